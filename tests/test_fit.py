@@ -244,6 +244,17 @@ def test_metrics_over_many_batches_are_exact() -> None:
             "(?s)no result 'val_loss'.*loss, accuracy.*validation data",
         ),
         (lambda: compiled().fit(X, Y, callbacks=[3], verbose=0), "a callback is 3, neither a"),
+        (lambda: compiled().predict(X, callbacks=5), "a callback is 5, neither a"),
+        (lambda: compiled().evaluate(X, Y, steps=0), "steps is 0"),
+        (lambda: compiled().predict("x"), "predict: batches is 'x', which yields no batches"),
+        (lambda: compiled().predict([X, X]), "x is a list of 2 arrays, and the layer takes one"),
+        (lambda: compiled().predict_on_batch(5), "predict_on_batch: there are no rows"),
+        (lambda: compiled().test_on_batch(5, Y), r"(?s)differ in their rows.*x: \[\]"),
+        (lambda: compiled().train_on_batch(X, Y[:5]), r"(?s)differ in their rows.*\[5\]"),
+        (lambda: compiled().set_weights(5), r"set_weights: weights is 5, not Sequence"),
+        (lambda: compiled().compile("sgd", "mse", clip_norm=0), "clip_norm is 0"),
+        (lambda: compiled().compile("sgd", lambda p: p), r"'loss' is not a function \(targets"),
+        (lambda: fit_with_metric(lambda y, p: 3.0), "the metric '<lambda>' returned a float"),
         (lambda: EarlyStopping(patience=-1), "patience is -1"),
         (lambda: ReduceLROnPlateau(factor=2.0), "factor is 2.0"),
         (lambda: LambdaCallback(on_epoch=print), "unexpected keyword argument 'on_epoch'"),
@@ -252,6 +263,34 @@ def test_metrics_over_many_batches_are_exact() -> None:
 def test_what_does_not_fit_says_what_to_write(call: Callable[[], Any], problem: str) -> None:
     with pytest.raises((GdtError, IndexError), match=problem):
         call()
+
+
+def fit_with_metric(metric: Callable[[Any, Any], Any]) -> gdt.training.History:
+    model = compiled()
+    model.compile("sgd", "sparse_softmax_cross_entropy", metric)
+    return model.fit(X, Y, ROWS, shuffle=False, verbose=0)
+
+
+def test_a_metric_of_each_row_is_their_mean() -> None:
+    history = fit_with_metric(lambda y, p: y * 2.0)
+    assert history["<lambda>"] == [pytest.approx(2 * Y.mean())]
+
+
+def test_lists_of_one_array_are_that_array_and_callbacks_may_be_one() -> None:
+    model, epochs = compiled(), []
+    model.fit(
+        [X], [Y], verbose=0, validation_data=([X], [Y]), callbacks=lambda n, _: epochs.append(n)
+    )
+    assert epochs == [1]
+    np.testing.assert_array_equal(model.predict([X]), model.predict(X))
+
+
+def test_validation_data_may_have_several_inputs() -> None:
+    x, z = nn.Input((6,)), nn.Input((6,))
+    model = nn.Model([x, z], nn.Dense(CLASSES)(x - z))
+    model.compile("sgd", "sparse_softmax_cross_entropy")
+    history = model.fit([X, X], Y, verbose=0, validation_data=([X, X], Y))
+    assert history["val_loss"] == [pytest.approx(np.log(CLASSES), abs=0.1)]
 
 
 def test_a_loss_that_needs_the_host_names_the_line_and_the_flag() -> None:
@@ -726,14 +765,25 @@ def test_a_training_goes_on_with_larger_batches(tmp_path: Path) -> None:
     assert len(history["loss"]) == 3
 
 
-def test_arguments_that_fit_nothing_are_refused_before_a_step() -> None:
+def test_arguments_that_fit_nothing_are_refused_before_a_step(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     model = compiled()
     before = [np.array(array) for array in model.state().values()]
     for wrong, options in (
         ("validation_every is 0", {"validation_data": (X, Y), "validation_freq": 0}),
-        ("class_weight has the key 'a'", {"class_weight": {"a": 1.0}}),
+        ("class_weight has the item 'a': 1.0", {"class_weight": {"a": 1.0}}),
+        ("class_weight is a list", {"class_weight": [1.0, 2.0]}),
+        ("a callback is 5, neither", {"callbacks": 5}),
+        ("a callback is 'early', neither", {"callbacks": "early"}),
+        ("validation is 5, which yields no batches", {"validation_data": 5}),
+        ("validation_data is a tuple of 1", {"validation_data": (X,)}),
+        ("validation_steps is 0", {"validation_data": (X, Y), "validation_steps": 0}),
+        ("batch_size is 0", {"validation_data": (X, Y), "validation_batch_size": 0}),
+        ("save_every is 0", {"save_every": 0}),
+        ("save_every is 2, and there is no resume", {"save_every": 2}),
+        ("cannot be written", {"resume": tmp_path / "file" / "folder"}),
     ):
-        with pytest.raises(ArgumentError, match=wrong):
+        with pytest.raises(GdtError, match=wrong):
             model.fit(X, Y, verbose=0, **options)
     for array, value in zip(model.state().values(), before, strict=True):
         np.testing.assert_array_equal(np.asarray(array), value)

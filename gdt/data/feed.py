@@ -45,9 +45,6 @@ class Feed:
         place: Callable[[Any], Any] = lambda batch: batch,
         prefetch: int = 0,
     ) -> None:
-        if isinstance(batches, str) or not isinstance(batches, Iterable):
-            problem = f"batches is {type_text(batches)}, which yields no batches"
-            raise error(ArgumentError, "fit", problem, remedy=REITERABLE)
         self.batches, self.place, self.prefetch = batches, place, prefetch
         self.is_iterator = isinstance(batches, Iterator)
         self.total = 0  # batches taken in all passes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from rich.console import Console
 
-from gdt.arguments import compared_first
+from gdt.arguments import checked, compared_first
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, IndexRangeError, error
 from gdt.state import Stateful
@@ -183,17 +183,19 @@ class Compilable(Stateful):
         self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Return loss and metrics of one batch in evaluation mode as `evaluate` does."""
-        return self.evaluate(x, y, len(x), 0, sample_weight=sample_weight, return_dict=return_dict)
+        rows = METHODS["rows_of_batch"]("test_on_batch", x=x, y=y)
+        return self.evaluate(x, y, rows, 0, sample_weight=sample_weight, return_dict=return_dict)
 
     @compared_first
     def predict_on_batch(self, x: Any) -> Any:
         """Return the predictions for one batch as a NumPy array."""
-        return self.predict(x, len(x), 0)
+        return self.predict(x, METHODS["rows_of_batch"]("predict_on_batch", x=x), 0)
 
     def get_weights(self) -> list[np.ndarray]:
         """Return all arrays of `state()`, in its order, as NumPy arrays."""
         return [array.numpy() for array in self.state().values()]
 
+    @checked
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Replace all arrays of `state()` by those of a list in its order, cast to their dtypes.
 
@@ -221,6 +223,7 @@ class Compilable(Stateful):
         """
         return sum(array.size for array in self.state().values())
 
+    @checked
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
         """Return the part of that name, as `modules()` has it, or the layer of that number.
 

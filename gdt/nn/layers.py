@@ -95,6 +95,8 @@ class Dense(Module):
     def __call__(self, x: Any) -> Any:
         if self.weight is None:
             self._build(features_of("Dense", x), mesh_of(x))
+        elif type(x) is list or type(x) is tuple:
+            features_of("Dense", x)  # raises for a list of arrays, which matmul would stack
         x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)
         try:
             y = matmul(x, weight)

@@ -12,7 +12,7 @@ from gdt import random
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
-from gdt.errors import ArgumentError, ShapeError, error
+from gdt.errors import ArgumentError, ShapeError, error, type_text
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.ops.elementwise import astype
@@ -88,6 +88,10 @@ def check_sizes(layer: str, **sizes: int | None) -> None:
 
 def features_of(layer: str, x: Any, rank: int = 1) -> int:
     """Return the size of the last axis of x; ShapeError for an x of fewer than `rank` axes."""
+    if isinstance(x, list | tuple) and any(isinstance(item, DistributedArray) for item in x):
+        problem = f"x is {type_text(x)} of {len(x)} arrays, and the layer takes one"
+        remedy = "Join them first, such as by gdt.nn.Concatenate()."
+        raise error(ShapeError, layer, problem, remedy=remedy)
     shape = np.shape(x)
     if len(shape) < rank:
         problem = f"x has shape {list(shape)}; the layer needs {rank} axes or more"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from gdt.arguments import checked, shown_value
+from gdt.arguments import checked, fits, shown_value
+from gdt.array.array import DistributedArray
+from gdt.data.feed import REITERABLE
 from gdt.errors import ArgumentError, ShapeError, error, type_text
 from gdt.nn.module import Module
 from gdt.ops.creation import asarray
@@ -18,6 +20,22 @@ ARRAYS_AS_BATCHES = (
     "Write fit(gdt.data.Batches(x, y, batch_size=32), epochs), or model.compile(...) and "
     "model.fit(x, y)."
 )
+
+
+def check_batches(op: str, name: str, batches: Any) -> None:
+    """Raise ArgumentError for an argument that is one array, or yields no batches."""
+    if isinstance(batches, np.ndarray | DistributedArray):
+        problem = f"{name} is one array, {shown_value(batches)}"
+        raise error(ArgumentError, op, problem, remedy=ARRAYS_AS_BATCHES)
+    if isinstance(batches, str) or not isinstance(batches, Iterable):
+        problem = f"{name} is {shown_value(batches)}, which yields no batches"
+        raise error(ArgumentError, op, problem, remedy=REITERABLE)
+
+
+def check_count(op: str, name: str, count: int | None) -> None:
+    """Raise ArgumentError for a number of batches or epochs below 1; None is no number."""
+    if count is not None and count < 1:
+        raise error(ArgumentError, op, f"{name} is {count}", remedy="Pass 1 or more.")
 
 
 def pair(batch: Any, method: str) -> tuple[Any, Any, Any]:
@@ -58,18 +76,25 @@ def check_ranks(x: Any, trained: Sequence[Sequence[int]], method: str) -> None:
         raise error(ShapeError, method, problem, remedy=remedy)
 
 
+def check_class_weight(factors: Any) -> None:
+    """Raise ArgumentError unless class_weight is a mapping from labels to numbers."""
+    remedy = "Pass factors by labels, which are ints, such as {0: 1.0, 1: 2.0}."
+    if not isinstance(factors, Mapping):
+        problem = f"class_weight is {shown_value(factors)}"
+        raise error(ArgumentError, "fit", problem, remedy=remedy)
+    for label, factor in factors.items():
+        if not fits(label, int) or not fits(factor, float):
+            problem = f"class_weight has the item {label!r}: {factor!r}"
+            raise error(ArgumentError, "fit", problem, remedy=remedy)
+
+
 def class_weights(factors: Mapping[Any, float], labels: Any, weights: Any) -> Any:
     """Return the weights of rows: the factors of their labels, times the weights that they have.
 
     labels: integers (rows,) or (rows, 1), or one-hot (rows, classes). Raises ArgumentError for
     others.
     """
-    for label in factors:
-        if not isinstance(label, int | np.integer):
-            problem = f"class_weight has the key {label!r}"
-            raise error(
-                ArgumentError, "fit", problem, remedy="Its keys are labels, which are ints."
-            )
+    check_class_weight(factors)
     values = labels.numpy()
     if values.ndim == 2:
         values = values.argmax(-1) if values.shape[1] > 1 else values[:, 0]

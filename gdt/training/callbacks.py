@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gdt.arguments import checked_class
@@ -147,6 +147,15 @@ def as_callback(callback: Any) -> Callback:
         remedy = "Pass an object, as in EarlyStopping(), or a function (epoch, results)."
         raise error(ArgumentError, "fit", problem, remedy=remedy)
     return LambdaCallback(on_epoch_end=lambda epoch, logs: callback(epoch + 1, logs))
+
+
+def as_callbacks(callbacks: Any) -> list[Callback]:
+    """Return callbacks, of which there may be one alone, or None, as a list."""
+    if callbacks is None:
+        return []
+    is_many = isinstance(callbacks, Iterable) and not isinstance(callbacks, str | Mapping)
+    is_single = callable(callbacks) or hasattr(callbacks, "on_epoch_end") or not is_many
+    return [as_callback(callback) for callback in ([callbacks] if is_single else callbacks)]
 
 
 def is_first_process() -> bool:

@@ -22,7 +22,7 @@ from gdt.nn.module import Module
 from gdt.sharding import processes
 from gdt.state.trees import leaves, mapped
 from gdt.training.batches import class_weights, pair
-from gdt.training.callbacks import as_callback
+from gdt.training.callbacks import as_callbacks
 from gdt.training.display import Display, text_of
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement, measures_of
@@ -114,17 +114,26 @@ def _is_nested_numbers(value: Any) -> bool:
 
 
 def _on_host(value: Any) -> Any:
-    """Return an array, or a tree of arrays, on the host; a list of numbers is an array."""
+    """Return an array, or a tree of arrays, on the host; a list of numbers is an array, and a list
+    of one array is that array."""
     if isinstance(value, list | tuple) and (not value or _is_nested_numbers(value)):
         return np.asarray(value)
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
     return mapped(
         lambda leaf: leaf.numpy() if isinstance(leaf, DistributedArray) else np.asarray(leaf), value
     )
 
 
-def _rows(op: str, **trees: Any) -> int:
+def _shapes(tree: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of an array, or of all arrays of a tree."""
+    arrays = [tree] if _is_nested_numbers(tree) else leaves(tree)
+    return [np.shape(array) for array in arrays]
+
+
+def rows_of_batch(op: str, **trees: Any) -> int:
     """Return how many rows arrays have; raise ArgumentError if they differ, or have none."""
-    shapes = {name: [leaf.shape for leaf in leaves(tree)] for name, tree in trees.items()}
+    shapes = {name: _shapes(tree) for name, tree in trees.items()}
     counts = {name: [s[0] if s else 0 for s in each] for name, each in shapes.items()}
     distinct = {n for each in counts.values() for n in each}
     if len(distinct) != 1 or not min(distinct):
@@ -140,7 +149,7 @@ def _batches(
     """Return the batches of x, y and weights, trees of arrays of which the last may be None."""
     parts = tuple([_on_host(part) for part in parts if part is not None])
     names = ("x", "y", "sample_weight")[: len(parts)]
-    _rows(op, **dict(zip(names, parts, strict=True)))
+    rows_of_batch(op, **dict(zip(names, parts, strict=True)))
 
     def rebuilt(*arrays: np.ndarray) -> Any:
         remaining = iter(arrays)
@@ -175,7 +184,7 @@ def _split(fraction: float, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], tu
     parts = tuple(None if part is None else _on_host(part) for part in parts)
     names = ("x", "y", "sample_weight")
     arrays = {n: part for n, part in zip(names, parts, strict=True) if part is not None}
-    rows = _rows("fit", **arrays)
+    rows = rows_of_batch("fit", **arrays)
     first = math.floor(rows * (1 - fraction))
     if not 0 < fraction < 1 or not 0 < first < rows:
         problem = f"validation_split is {fraction!r} of {rows} rows"
@@ -223,10 +232,9 @@ def fit(
             problem = f"validation_split needs arrays, and x is {type_text(x)}"
             raise error(ArgumentError, "fit", problem, remedy="Pass validation_data=batches.")
         (x, y, sample_weight), held_out = _split(validation_split, (x, y, sample_weight))
-    elif isinstance(validation_data, tuple | list) and len(validation_data) in (2, 3):
-        is_arrays = not isinstance(validation_data[0], tuple | list)
-        held_out = (*validation_data, None)[:3] if is_arrays else None
-    rows = validation_batch_size or batch_size
+    elif isinstance(validation_data, tuple | list):
+        held_out = _parts_of(validation_data)
+    rows = batch_size if validation_batch_size is None else validation_batch_size
     validation = validation_data
     if held_out is not None:
         x_held, y_held, weights_held = held_out
@@ -241,7 +249,7 @@ def fit(
         initial_epoch=initial_epoch,
         steps_per_epoch=steps_per_epoch,
         class_weight=class_weight,
-        callbacks=_listed_callbacks(callbacks),
+        callbacks=callbacks,
         resume=resume,
         save_every=save_every,
         show=verbose not in (0, False),
@@ -249,17 +257,24 @@ def fit(
     )
 
 
-def _listed_callbacks(callbacks: Any) -> list[Any]:
-    """Return callbacks, of which there may be one alone, or None, as a list."""
-    single = callable(callbacks) or hasattr(callbacks, "on_epoch_end")
-    return [callbacks] if single else list(callbacks or ())
+def _parts_of(data: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the arrays x, y and weights or None of validation data; None for a list, or a tuple
+    of tuples, which are batches."""
+    containers = tuple if isinstance(data, tuple) else (tuple, list)
+    if all(isinstance(item, containers) for item in data):
+        return None
+    if len(data) not in (2, 3):
+        problem = f"validation_data is {type_text(data)} of {len(data)}"
+        remedy = "Pass (x, y), (x, y, weights), or an iterable of such batches."
+        raise error(ArgumentError, "fit", problem, remedy=remedy)
+    return (*data, None)[:3]
 
 
 @contextmanager
 def _telling(trainer: Trainer, callbacks: Any, what: str) -> Iterator[SimpleNamespace]:
     """Tell callbacks that a test or predictions begin, and that they have ended, with what the
     `with` block has set as `logs`."""
-    listeners = [as_callback(callback) for callback in _listed_callbacks(callbacks)]
+    listeners = as_callbacks(callbacks)
     for listener in listeners:
         listener.trainer, listener.params = trainer, {}
         getattr(listener, f"on_{what}_begin")({})
@@ -316,12 +331,13 @@ def train_on_batch(
 ) -> Any:
     """Take one step; see `Module.train_on_batch`."""
     trainer = compiled(model)
+    rows = rows_of_batch("train_on_batch", x=x, y=y)
     batch = (x, y) if sample_weight is None else (x, y, sample_weight)
     inputs, targets, weights = pair(trainer.place(batch), "fit")
     if class_weight is not None:
         weights = class_weights(class_weight, targets, weights)
     measurement = Measurement(trainer.metrics)
-    measurement.add(trainer.recorded("step")(inputs, targets, weights), len(x))
+    measurement.add(trainer.recorded("step")(inputs, targets, weights), rows)
     return _listed(measurement.results(), return_dict)
 
 
@@ -332,4 +348,5 @@ METHODS.update(
     evaluate=evaluate,
     predict=predict,
     train_on_batch=train_on_batch,
+    rows_of_batch=rows_of_batch,
 )

@@ -21,6 +21,7 @@ from gdt import random
 from gdt.array.array import DistributedArray
 from gdt.checkpoint import CheckpointManager, contents
 from gdt.checkpoint.entries import of_all_processes
+from gdt.checkpoint.saving import in_all_processes
 from gdt.data.feed import REITERABLE, Feed, decoded, encoded
 from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
 from gdt.nn.module import Module
@@ -83,6 +84,9 @@ class Fit:
         """Train; return the history."""
         trainer, session = self.trainer, self.trainer.session
         trainer.stop_training, session.display = False, self.display
+        if self.manager is not None:  # now, and not after the first epoch
+            folder = self.manager.directory
+            in_all_processes(partial(folder.mkdir, parents=True, exist_ok=True), folder)
         for callback in self.callbacks:
             callback.trainer, callback.params = trainer, self.history.params
         with self.display.running(title), delayed_interrupts() as self._is_interrupted:

@@ -129,6 +129,33 @@ def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:
     return targets, predictions
 
 
+def check_takes_pair(name: str, measure: Any) -> None:
+    """Raise ArgumentError for a function that cannot be called with targets and predictions."""
+    if isinstance(measure, Metric):
+        return
+    try:
+        inspect.signature(measure).bind(None, None)
+    except ValueError:  # of a function without a signature nothing is known
+        return
+    except TypeError as cause:
+        problem = f"{name!r} is not a function (targets, predictions): {cause}"
+        raise error(ArgumentError, "Trainer", problem) from None
+
+
+def _check_array(name: str, value: Any) -> None:
+    """Raise ArgumentError for a result of a loss or metric that is no array."""
+    if not isinstance(value, DistributedArray):
+        problem = f"{name} returned {type_text(value)}, not an array"
+        raise error(ArgumentError, "Trainer", problem, remedy="Compute it with gdt's functions.")
+
+
+def scalar_of(name: str, value: Any) -> DistributedArray:
+    """Return the result of a loss or metric, or the mean of the values of all rows."""
+    _check_array(name, value)
+    result: DistributedArray = mean(value) if value.ndim else value
+    return result
+
+
 def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
     """Return the loss of a batch: the mean over its rows, each multiplied by its weight.
 
@@ -137,11 +164,9 @@ def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> D
     takes_reduction = weights is not None and "reduction" in inspect.signature(loss).parameters
     extra = {"reduction": "none"} if takes_reduction else {}
     value: Any = loss(targets, predictions, **extra)
-    if not isinstance(value, DistributedArray):
-        problem = f"the loss returned {type_text(value)}, not an array"
-        raise error(ArgumentError, "Trainer", problem, remedy="Compute it with gdt's functions.")
     if weights is None:
-        return mean(value) if value.ndim else value
+        return scalar_of("the loss", value)
+    _check_array("the loss", value)
     if not value.ndim:
         raise error(
             ArgumentError,

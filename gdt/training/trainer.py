@@ -25,13 +25,29 @@ from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh
 from gdt.state import Stateful
 from gdt.state.trees import leaves, mapped
-from gdt.training.batches import ARRAYS_AS_BATCHES, check_ranks, evaluating, pair, rows_of
-from gdt.training.callbacks import as_callback
+from gdt.training.batches import (
+    ARRAYS_AS_BATCHES,
+    check_batches,
+    check_class_weight,
+    check_count,
+    check_ranks,
+    evaluating,
+    pair,
+    rows_of,
+)
+from gdt.training.callbacks import as_callbacks
 from gdt.training.display import Display
 from gdt.training.file_callbacks import BackupAndRestore
 from gdt.training.fitting import Fit
 from gdt.training.history import History, Numbers
-from gdt.training.measuring import Measurement, aligned, loss_of, measures_of
+from gdt.training.measuring import (
+    Measurement,
+    aligned,
+    check_takes_pair,
+    loss_of,
+    measures_of,
+    scalar_of,
+)
 from gdt.training.placement import Placement, mesh_of
 from gdt.training.strategies import current_strategy
 
@@ -97,6 +113,11 @@ class Trainer(Stateful):
         self.model, self.optimizer = model, optimizer_of(optimizer)
         self.loss = losses.get(loss)
         self.metrics = measures_of(metrics, self.loss)
+        for name, measure in (("loss", self.loss), *self.metrics.items()):
+            check_takes_pair(name, measure)
+        if clip_norm is not None and not clip_norm > 0:
+            problem, remedy = f"clip_norm is {clip_norm}", "It is positive; None does not clip."
+            raise error(ArgumentError, "Trainer", problem, remedy=remedy)
         self.weighted_metrics, self.clip_norm = tuple(weighted_metrics), clip_norm
         others = [n for n in weighted_metrics if not isinstance(self.metrics.get(n), Metric)]
         if others:
@@ -148,7 +169,7 @@ class Trainer(Stateful):
                 metric_weights = weights if name in self.weighted_metrics else None
                 results[name] = metric.statistics(y, predictions, metric_weights)
             else:
-                results[name] = metric(y, predictions)
+                results[name] = scalar_of(f"the metric {name!r}", metric(y, predictions))
         return results
 
     def _predicted(self, x: Any) -> Any:
@@ -217,7 +238,7 @@ class Trainer(Stateful):
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
         class_weight: Mapping[int, float] | None = None,
-        callbacks: Sequence[Any] = (),
+        callbacks: Any = (),
         resume: str | os.PathLike[str] | None = None,
         save_every: int | None = None,
         prefetch: int = 0,
@@ -235,8 +256,8 @@ class Trainer(Stateful):
         validation_every: after every how many epochs to validate, or after which ones, from 1.
         initial_epoch: the number of epochs that were done before. class_weight: factors of the
             losses of rows by their labels, integers or one-hot; other labels have the factor 1.
-        callbacks: `gdt.training.Callback` objects, and functions of the number of the epoch, from
-            1, and its results by name.
+        callbacks: one or several `gdt.training.Callback` objects, and functions of the number of
+            the epoch, from 1, and its results by name.
         resume: a folder. The training goes on from the newest checkpoint in it, if there is one,
             as if it had never stopped: with its weights, optimizer, random state, position in the
             data, history and callbacks. A checkpoint is written there after every epoch, and after
@@ -253,13 +274,23 @@ class Trainer(Stateful):
         loss is not finite.
         """
         self._check_fit(batches, validation, epochs, initial_epoch, steps_per_epoch)
-        if isinstance(validation_every, int) and validation_every < 1:
-            problem = f"validation_every is {validation_every}"
-            raise error(ArgumentError, "Trainer.fit", problem, remedy="Pass 1 or more, or epochs.")
-        callbacks = [as_callback(callback) for callback in callbacks]
+        for name, count in (
+            ("validation_every", validation_every if isinstance(validation_every, int) else None),
+            ("validation_steps", validation_steps),
+            ("steps_per_epoch", steps_per_epoch),
+            ("save_every", save_every),
+        ):
+            check_count("Trainer.fit", name, count)
+        if class_weight is not None:
+            check_class_weight(class_weight)
+        callbacks = as_callbacks(callbacks)
         for backup in [c for c in callbacks if isinstance(c, BackupAndRestore)]:
             resume = resume or backup.backup_dir
             save_every = save_every or backup.period
+        if save_every is not None and resume is None:
+            problem = f"save_every is {save_every}, and there is no resume"
+            remedy = "Name the folder of the checkpoints: resume=folder."
+            raise error(ArgumentError, "Trainer.fit", problem, remedy=remedy)
         display = Display(console, show and processes.current().index == 0)
         fit = Fit(
             self,
@@ -292,13 +323,9 @@ class Trainer(Stateful):
         for name, number in (("epochs", epochs), ("initial_epoch", initial_epoch)):
             if number < 0:
                 raise error(ArgumentError, op, f"{name} is {number}", remedy="Pass 0 or more.")
-        if steps is not None and steps < 1:
-            problem = f"steps_per_epoch is {steps}"
-            raise error(ArgumentError, op, problem, remedy="Pass 1 or more.")
         for name, iterable in (("batches", batches), ("validation", validation)):
-            if isinstance(iterable, np.ndarray | DistributedArray):
-                problem = f"{name} is one array, {shown_value(iterable)}"
-                raise error(ArgumentError, op, problem, remedy=ARRAYS_AS_BATCHES)
+            if iterable is not None or name == "batches":
+                check_batches(op, name, iterable)
             ends = name == "validation" or steps is None
             if epochs - initial_epoch > 1 and isinstance(iterable, Iterator) and ends:
                 class_name = type(iterable).__name__
@@ -313,6 +340,8 @@ class Trainer(Stateful):
         steps: how many batches to use; None for all. Raises ArgumentError if there is no batch, as
         in an iterator that has ended.
         """
+        check_batches("Trainer.evaluate", "batches", batches)
+        check_count("Trainer.evaluate", "steps", steps)
         measurement, step = Measurement(self.metrics), self.recorded("_measured")
         feed = self._feed(batches)
         try:
@@ -333,6 +362,8 @@ class Trainer(Stateful):
         batches: of inputs x, or of tuples that begin with them. steps: how many to use; None for
         all. The result has the structure of the model's, with the batches joined along axis 0.
         """
+        check_batches("Trainer.predict", "batches", batches)
+        check_count("Trainer.predict", "steps", steps)
         parts, step, feed = [], self.recorded("_predicted"), self._feed(batches)
         try:
             with evaluating(self.model):
