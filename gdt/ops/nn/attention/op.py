@@ -10,237 +10,22 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.engine.custom_vjp import custom_vjp
-from gdt.engine.declaration import FROM_ENGINE
-from gdt.engine.op import op
-from gdt.engine.plan import Shards
-from gdt.errors import ArgumentError, DtypeError, GradientError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
-from gdt.ops.elementwise import like, multiply
 from gdt.ops.exponential import exp
 from gdt.ops.extrema import max_
-from gdt.ops.joining import concat
 from gdt.ops.movement import relayout
-from gdt.ops.nn.attention.blocks import (
-    attend,
-    block_of_tiles,
-    cut_mask,
-    gradients,
-    mask_of_tile,
-    tiles_of,
-)
-from gdt.ops.nn.attention.kernels import attention_kernel, gradient_kernel
-from gdt.ops.nn.attention.spans import Spans, number_of
-from gdt.ops.rearranging import roll
+from gdt.ops.nn.attention.ring import attend_to_tiles
+from gdt.ops.nn.attention.spans import Spans
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape
 from gdt.ops.windows import plain_tiling, tiled, untiled
-from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.rule import RuleSpec
 
 __all__ = ["attention"]
-
-Block = Any
-
-
-# ---------------------------------------------------------------- on tiles
-
-
-def _whole(mask: ArrayType | None) -> frozenset[str]:
-    """Return the factors that are not split: positions of tiles, and features."""
-    return frozenset("tsef" if mask is None else "tsefmn")
-
-
-def _mask_term(mask: ArrayType | None) -> str:
-    return "..." if mask is None else "... m n"
-
-
-def _rule(q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, key: Any, *, how: Spans) -> RuleSpec:
-    text = f"... t e, ... s e, ... s f, {_mask_term(mask)}, ... -> ... t f, ... t"
-    return RuleSpec(text, whole=_whole(mask))
-
-
-def _batch(shards: Shards, *blocks: Block) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the mesh axes, the batch axes and the tiles of blocks whose leading axes broadcast.
-
-    Mesh axes whose coordinates all hold the same tiles are batch axes.
-    """
-    lead = np.broadcast_shapes(*[b.shape[:-2] for b in blocks])
-    mesh_ndim = shards.start["t"].ndim if "...1" in shards.split else 0
-    return lead[:mesh_ndim], lead[mesh_ndim:-1], lead[-1]
-
-
-@op(_rule, outputs=2, rounded="q -")
-def attention_of_tiles(
-    xp: Any,
-    q: Block,
-    k: Block,
-    v: Block,
-    mask: Block,
-    key: Block,
-    /,
-    how: Spans,
-    *,
-    shards: Shards = FROM_ENGINE,
-) -> tuple[Block, Block]:
-    """Return the results of queries in their tiles, and the logarithms of the denominators."""
-    shape, batch, tiles = _batch(shards, q, k, v)
-    results = []
-    for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v):
-        place = how.place(number_of(xp, shards, at, tile), q.shape[-2], k.shape[-2])
-        seen = mask_of_tile(xp, mask, at, tile, batch)
-        seen = cut_mask(xp, seen, place, q.shape[-2], k.shape[-2])
-        queries, keys, values = parts
-        drops = how.drops(xp, key, shards, at, batch)
-        results.append(attend(xp, queries, keys, values, seen, place, how.scale, drops))
-    out, denominators = block_of_tiles(xp, shape, tiles, batch, results)
-    return out.astype(xp.result_type(q.dtype, k.dtype, v.dtype), copy=False), denominators
-
-
-attention_of_tiles.kernel(attention_kernel)
-
-
-def _gradient_rule(
-    q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, key: Any, *rest: Any, how: Spans
-) -> RuleSpec:
-    left = f"... t e, ... s e, ... s f, {_mask_term(mask)}, ..., ... t f, ... t, ... t"
-    return RuleSpec(f"{left} -> ... t e, ... s e, ... s f", whole=_whole(mask))
-
-
-@op(_gradient_rule, outputs=3, rounded="q k v")
-def attention_gradient(
-    xp: Any,
-    q: Block,
-    k: Block,
-    v: Block,
-    mask: Block,
-    key: Block,
-    g: Block,
-    denominators: Block,
-    products: Block,
-    /,
-    how: Spans,
-    *,
-    shards: Shards = FROM_ENGINE,
-) -> tuple[Block, Block, Block]:
-    """Return the gradients in q, k and v of `attention_of_tiles`, one for every head: those of keys
-    that several heads share are still to be added.
-
-    products: those of every result with its cotangent, (..., queries).
-    """
-    shape, batch, tiles = _batch(shards, q, k, v, g)
-    results = []
-    vectors = denominators[..., None], products[..., None]
-    for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v, g, *vectors):
-        place = how.place(number_of(xp, shards, at, tile), q.shape[-2], k.shape[-2])
-        seen = mask_of_tile(xp, mask, at, tile, batch)
-        seen = cut_mask(xp, seen, place, q.shape[-2], k.shape[-2])
-        queries, keys, values, cotangent, sums, own = parts
-        drops = how.drops(xp, key, shards, at, batch)
-        rows = sums[..., 0], own[..., 0]
-        results.append(
-            gradients(xp, queries, keys, values, seen, cotangent, *rows, place, how.scale, drops)
-        )
-    g_q, g_k, g_v = block_of_tiles(xp, shape, tiles, batch, results)
-    return g_q, g_k, g_v
-
-
-def _no_second_derivative(*_: Any, **__: Any) -> DistributedArray:
-    """Raise GradientError."""
-    problem = "its gradient, which is computed in blocks, has no derivative"
-    remedy = "Write gdt.softmax(scale * q @ k.mT) @ v, whose derivatives are of any order."
-    raise error(GradientError, "attention", problem, remedy=remedy)
-
-
-attention_gradient.kernel(gradient_kernel)
-attention_gradient.vjp(*[_no_second_derivative] * 8)
-
-
-@op("... t f, ... t, ... t f, ... t -> ... t f, ... t", outputs=2, rounded="x -")
-def merge_attention(
-    xp: Any, x: Block, x_sums: Block, y: Block, y_sums: Block, /
-) -> tuple[Block, Block]:
-    """Return the results of queries that met some keys in x, and the others in y, with the
-    logarithms of both denominators."""
-    sums = xp.logaddexp(x_sums, y_sums)
-    shift = xp.where(sums == -np.inf, sums.dtype.type(0), sums)
-    shares = [xp.exp(a - shift)[..., None] for a in (x_sums, y_sums)]
-    out = x * shares[0] + y * shares[1]
-    return out.astype(x.dtype, copy=False), sums
-
-
-# ---------------------------------------------------------------- around a ring
-
-
-@custom_vjp
-def attend_to_tiles(
-    q: DistributedArray,
-    k: DistributedArray,
-    v: DistributedArray,
-    mask: Any,
-    key: Any,
-    *,
-    how: Spans,
-) -> tuple[DistributedArray, DistributedArray]:
-    """Return what `attention_of_tiles` does of every tile of queries with all tiles of keys.
-
-    Keys and values go around the ring of tiles in one message a step, so a device never holds more
-    than its own tile and one other.
-    """
-    out, sums = attention_of_tiles(q, k, v, mask, key, how=how)
-    if how.is_ring:
-        travelling = concat([k, v], -1)  # (..., tiles, positions, e + f)
-        for step in range(1, how.key_tiles):
-            travelling = roll(travelling, 1, -3)
-            keys, values = _parted(travelling, k.shape[-1])
-            now = how._replace(step=step)
-            y, y_sums = attention_of_tiles(q, keys, values, mask, key, how=now)
-            out, sums = merge_attention(out, sums, y, y_sums)
-    return out, sums
-
-
-def _parted(x: DistributedArray, size: int) -> tuple[DistributedArray, DistributedArray]:
-    return x[..., :size], x[..., size:]
-
-
-def _attend_to_tiles_vjp(
-    g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, key: Any, *, how: Spans
-) -> tuple[Any, ...]:
-    (g_y, g_sums), (y, sums) = g, out
-    if g_y is None:
-        g_y = multiply(y, 0)
-    products = sum_(multiply(g_y, y), axis=-1)  # (..., tiles, queries)
-    if products.dtype != sums.dtype:
-        products = products.astype(sums.dtype)
-    if g_sums is not None:
-        products = products - g_sums
-    first = attention_gradient(q, k, v, mask, key, g_y, sums, products, how=how)
-    g_q, g_k, g_v = (like(a, x) for a, x in zip(first, (q, k, v), strict=True))
-    if how.is_ring:
-        travelling, carried = concat([k, v], -1), None
-        for step in range(1, how.key_tiles):
-            travelling = roll(travelling, 1, -3)
-            keys, values = _parted(travelling, k.shape[-1])
-            now = how._replace(step=step)
-            parts = attention_gradient(q, keys, values, mask, key, g_y, sums, products, how=now)
-            more_q, more_k, more_v = (
-                like(a, x) for a, x in zip(parts, (q, keys, values), strict=True)
-            )
-            own = concat([more_k, more_v], -1)
-            carried = own if carried is None else roll(carried, 1, -3) + own
-            g_q = g_q + more_q
-        others_k, others_v = _parted(roll(carried, 1, -3), k.shape[-1])
-        g_k, g_v = g_k + others_k, g_v + others_v
-    return g_q, g_k, g_v, None, None
-
-
-attend_to_tiles.vjp(joint=_attend_to_tiles_vjp)
-
-# ---------------------------------------------------------------- on sequences
 
 
 def _checked(
@@ -304,7 +89,9 @@ def _checked_key(dropout: float, key: Any, mesh: Mesh) -> Any:
 
 
 def _cut(x: DistributedArray, axes: Axes) -> DistributedArray:
-    """Return (..., positions, features) as (..., tiles, positions of a tile, features)."""
+    """Return (..., positions, features) as (..., tiles, positions of a tile, features). Features
+    are gathered: here once, and not in every step of a ring."""
+    x = relayout(x, Layout.of(x.mesh, (*x.layout.dims[:-1], ()), x.layout.reductions))
     tiles = math.prod(x.mesh.sizes[a] for a in axes)
     return tiled(x, plain_tiling(x.shape[-2], x.ndim - 2, tiles, axes))
 
@@ -360,16 +147,18 @@ def attention(
     sizes, rate = (q.shape[-2], k.shape[-2]), float(dropout)
     how = Spans(*sizes, tiles[0], tiles[1], causal, scale, rate=rate, leading=leading)
     queries, keys, values = _cut(q, query_axes), _cut(k, key_axes), _cut(v, key_axes)
-    mask_of_all: Any = True if seen is None else _whole_mask(seen)
+    mask_of_all: Any = True if seen is None else _whole_mask(seen, query_axes)
     out, sums = attend_to_tiles(queries, keys, values, mask_of_all, key, how=how)
     if how.query_tiles == 1 and how.key_tiles > 1:
         out = _merged(out, sums)  # (..., 1, queries, f)
     return untiled(out, plain_tiling(how.queries, out.ndim - 3, how.query_tiles, query_axes))
 
 
-def _whole_mask(mask: DistributedArray) -> DistributedArray:
-    """Return a mask (..., queries, keys) with an axis for tiles and whole positions."""
-    layout = Layout.of(mask.mesh, (*mask.layout.dims[:-2], (), ()))
+def _whole_mask(mask: DistributedArray, axes: Axes) -> DistributedArray:
+    """Return a mask (..., queries, keys) with an axis for tiles and whole positions, which is not
+    split over the mesh axes `axes` of the tiles."""
+    batch = [tuple(a for a in dim if a not in axes) for dim in mask.layout.dims[:-2]]
+    layout = Layout.of(mask.mesh, (*batch, (), ()))
     return expand_dims(relayout(mask, layout), -3)
 
 

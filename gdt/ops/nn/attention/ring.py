@@ -1,0 +1,135 @@
+"""Tiles of queries meet all tiles of keys, which travel around a ring of devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdt.array.array import DistributedArray
+from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.planned import BlockPlan, planned_op
+from gdt.observe import Collective
+from gdt.ops.elementwise import like, multiply
+from gdt.ops.joining import concat
+from gdt.ops.movement import relayout
+from gdt.ops.nn.attention.spans import Spans
+from gdt.ops.nn.attention.tiles import attention_gradient, attention_of_tiles, merge_attention
+from gdt.ops.rearranging import roll
+from gdt.ops.reductions import sum_
+from gdt.ops.shapes import reshape
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+
+Block = Any
+
+
+@custom_vjp
+def attend_to_tiles(
+    q: DistributedArray,
+    k: DistributedArray,
+    v: DistributedArray,
+    mask: Any,
+    key: Any,
+    *,
+    how: Spans,
+) -> tuple[DistributedArray, DistributedArray]:
+    """Return what `attention_of_tiles` does of every tile of queries with all tiles of keys.
+
+    Keys and values go around the ring of tiles in one message a step, so a device never holds more
+    than its own tile and one other. Where one block holds the whole mesh, all tiles are at hand and
+    are computed as one; observers are told of the ring's messages.
+    """
+    if _is_at_hand(q, how):
+        keys = join_tiles(k, v, messages=how.key_tiles - 1)
+        whole = how._replace(query_tiles=1, key_tiles=1)
+        joined = join_tiles(q, 0), keys, join_tiles(v, 0)
+        out, sums = attention_of_tiles(*joined, mask, key, how=whole)
+        return _cut_like(out, q), sums
+    out, sums = attention_of_tiles(q, k, v, mask, key, how=how)
+    if how.is_ring:
+        travelling = concat([k, v], -1)  # (..., tiles, positions, e + f)
+        for step in range(1, how.key_tiles):
+            travelling = roll(travelling, 1, -3)
+            keys, values = _parted(travelling, k.shape[-1])
+            now = how._replace(step=step)
+            y, y_sums = attention_of_tiles(q, keys, values, mask, key, how=now)
+            out, sums = merge_attention(out, sums, y, y_sums)
+    return out, sums
+
+
+def _is_at_hand(q: DistributedArray, how: Spans) -> bool:
+    """Return whether one block holds all tiles of a ring."""
+    return how.is_ring and not q.mesh.divided
+
+
+@planned_op(view="x")
+def join_tiles(x: ArrayType, other: ArrayType | None, /, *, messages: int = 0) -> BlockPlan:
+    """Put the tiles of x end to end, (..., 1, positions, features), in the only block of a mesh.
+
+    messages: how many steps of a ring, in which every device sends its tiles of x and of `other`,
+    observers are told of.
+    """
+    *batch, axes, _, features = x.layout.dims
+    *sizes, tiles, length, size = x.shape
+    whole = Layout.of(x.mesh, (*batch, (), (), features))
+    out = ArrayType.of((*sizes, 1, tiles * length, size), x.dtype, whole)
+    first = x.mesh.ndim + len(sizes)  # the axis of tiles in a block
+    order = (*(a for a in range(first) if a not in axes), *axes, first, first + 1, first + 2)
+
+    def join(block: Block, _: Any) -> Block:
+        return block.transpose(order).reshape(out.block_shape)
+
+    nbytes = x.mesh.size * sum(t.local_nbytes for t in (x, other) if t is not None)
+    message = Collective("exchange", tuple([x.mesh.axis_names[a] for a in axes]), nbytes, 1)
+    return BlockPlan((x.layout.resolved, None), out, [join], None, (message,) * messages)
+
+
+def _cut_like(x: DistributedArray, tiles: DistributedArray) -> DistributedArray:
+    """Return what `join_tiles` has joined in tiles again, which lie as `tiles` do."""
+    layout = Layout.of(x.mesh, (*x.layout.dims[:-3], tiles.layout.dims[-3], (), x.layout.dims[-1]))
+    cut = reshape(x, (*x.shape[:-3], *tiles.shape[-3:-1], x.shape[-1]))
+    return relayout(cut, layout)
+
+
+def _parted(x: DistributedArray, size: int) -> tuple[DistributedArray, DistributedArray]:
+    return x[..., :size], x[..., size:]
+
+
+def _attend_to_tiles_vjp(
+    g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, key: Any, *, how: Spans
+) -> tuple[Any, ...]:
+    (g_y, g_sums), (y, sums) = g, out
+    if g_y is None:
+        g_y = multiply(y, 0)
+    if _is_at_hand(q, how):  # of [K V], and of [dK dV]
+        keys = join_tiles(k, v, messages=2 * (how.key_tiles - 1))
+        whole = how._replace(query_tiles=1, key_tiles=1)
+        joined = join_tiles(q, 0), keys, join_tiles(v, 0)
+        cotangents = (join_tiles(g_y, 0), g_sums), (join_tiles(y, 0), sums)
+        *gradients, _, _ = _attend_to_tiles_vjp(*cotangents, *joined, mask, key, how=whole)
+        return *(_cut_like(a, x) for a, x in zip(gradients, (q, k, v), strict=True)), None, None
+    products = sum_(multiply(g_y, y), axis=-1)  # (..., tiles, queries)
+    if products.dtype != sums.dtype:
+        products = products.astype(sums.dtype)
+    if g_sums is not None:
+        products = products - g_sums
+    first = attention_gradient(q, k, v, mask, key, g_y, sums, products, how=how)
+    g_q, g_k, g_v = (like(a, x) for a, x in zip(first, (q, k, v), strict=True))
+    if how.is_ring:
+        travelling, carried = concat([k, v], -1), None
+        for step in range(1, how.key_tiles):
+            travelling = roll(travelling, 1, -3)
+            keys, values = _parted(travelling, k.shape[-1])
+            now = how._replace(step=step)
+            parts = attention_gradient(q, keys, values, mask, key, g_y, sums, products, how=now)
+            more_q, more_k, more_v = (
+                like(a, x) for a, x in zip(parts, (q, keys, values), strict=True)
+            )
+            own = concat([more_k, more_v], -1)
+            carried = own if carried is None else roll(carried, 1, -3) + own
+            g_q = g_q + more_q
+        others_k, others_v = _parted(roll(carried, 1, -3), k.shape[-1])
+        g_k, g_v = g_k + others_k, g_v + others_v
+    return g_q, g_k, g_v, None, None
+
+
+attend_to_tiles.vjp(joint=_attend_to_tiles_vjp)
