@@ -309,7 +309,7 @@ def test_the_heads_of_a_context() -> None:
             LayoutError,
             "'query' is no parameter",
         ),
-        (lambda x: nn.rotary(x[:, :3]), ShapeError, "x has 3 features, which are not pairs"),
+        (lambda x: nn.rotary(np.ones((3, 3))), ShapeError, "x has 3 features, which are not pairs"),
     ],
 )
 def test_errors_name_what_does_not_fit(run: Any, error_type: Any, message: str) -> None:

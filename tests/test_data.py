@@ -433,11 +433,12 @@ def test_a_position_in_an_epoch_is_returned_to():
     taken = [next(epoch)[0].tolist() for _ in range(2)]
     state, rest = epoch.get_state(), [x.tolist() for (x,) in epoch]
     after = [x.tolist() for (x,) in batches]
-    other = Batches(rows, batch_size=3, seed=4)
-    resumed = iter(other)
-    resumed.set_state(state)
-    assert taken and [x.tolist() for (x,) in resumed] == rest
-    assert [x.tolist() for (x,) in other] == after
+    for seed in (4, 5, None):  # the order goes on, whatever the new one is
+        other = Batches(rows, batch_size=3, seed=seed)
+        resumed = iter(other)
+        resumed.set_state(state)
+        assert taken and [x.tolist() for (x,) in resumed] == rest
+        assert [x.tolist() for (x,) in other] == after
 
 
 def test_a_position_inside_an_epoch_is_one_of_batches_of_its_size():

@@ -89,6 +89,7 @@ def test_classifiers_in_tensorflows_words() -> None:
         (lambda: LinearRegressor().train(list), "input_fn returned no batch"),
         (lambda: LinearRegressor().train(lambda: [X]), "not a pair"),
         (lambda: LinearRegressor().train(None), "input_fn is None, not a function"),
+        (lambda: LinearRegressor(batch_size=-3).fit(X, X[:, 0]), "batch_size is -3, not positive"),
         (lambda: LinearClassifier(feature_columns=[1]), "(?s)LinearClassifier: .*Leave it out"),
         (lambda: LinearRegressor().fit(X, X[:, 0], np.zeros(60)), "(?i)sample weights"),
         (lambda: LinearClassifier().fit(X, LABELS).partial_fit(X, ["maybe"] * 60), "'maybe'"),

@@ -578,6 +578,21 @@ def test_keras_backup_is_resume(tmp_path: Path) -> None:
     assert_same(training(None, backup), training(None, [Callback(), FailAfter(-1)]))
 
 
+def test_a_program_that_goes_on_in_another_order_sees_every_row_once(tmp_path: Path) -> None:
+    rows, seen = np.arange(40, dtype="float32")[:, None], []
+    model = nn.Sequential(nn.Dense(1, 1, key=0))
+
+    def loss(y: Any, p: Any) -> Any:
+        seen.extend(y.numpy().ravel().tolist())
+        return gdt.mean((p - y) ** 2)
+
+    model.compile(gdt.optim.SGD(0.0), loss, run_eagerly=True)
+    with pytest.raises(ZeroDivisionError):
+        model.fit(rows, rows, 8, verbose=0, resume=tmp_path, callbacks=[FailAfter(2)])
+    model.fit(rows, rows, 8, verbose=0, resume=tmp_path, callbacks=[FailAfter(-1)])
+    assert sorted(seen) == rows.ravel().tolist()
+
+
 def test_an_interrupt_ends_after_the_step_with_a_checkpoint_and_three_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,21 @@ def test_the_optimizer_of_a_compiled_model() -> None:
     assert network.optimizer.learning_rate(10) == pytest.approx(0.05)
 
 
+def test_lists_of_inputs_validate_and_are_one_batch() -> None:
+    inputs, rows = [nn.Input((4,)), nn.Input((4,))], [0]
+    counted = nn.Activation(lambda x: rows.append(len(x)) or x)
+    outputs = nn.Dense(2, activation="softmax", key=0)(counted(inputs[0] + inputs[1]))
+    network = nn.Model(inputs, outputs)
+    network.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
+    held_out = [([X, X], Y), ([X, X], Y.tolist()), ([X, X], Y, np.ones(12, "float32"))]
+    for data in (*held_out, [((X, X), Y)] * 2):
+        history = network.fit([X, X], Y, epochs=1, verbose=0, validation_data=data)
+        assert history["val_loss"] == [network.evaluate([X, X], Y, verbose=0)]
+    assert network.predict_on_batch([X, X]).shape == (12, 2)
+    assert network.test_on_batch([X, X], Y) == network.train_on_batch([X, X], Y)
+    assert rows[-3:] == [12, 12, 12]
+
+
 def test_weights_of_classes_in_a_step() -> None:
     one, other = model(), model()
     one.train_on_batch(X, Y, class_weight={0: 3.0})

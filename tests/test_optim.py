@@ -510,6 +510,17 @@ def test_averages_are_those_of_the_formula_and_leave_the_weights(rng: np.random.
         np.testing.assert_array_equal(parameters["w"].numpy(), weights)
 
 
+def test_the_first_average_of_a_parameter_that_is_trained_later_is_the_parameter() -> None:
+    model = gdt.nn.Sequential(gdt.nn.Dense(1, 1, key=0), gdt.nn.Dense(1, 1, key=1))
+    model[0].freeze()
+    optimizer = gdt.optim.MovingAverage(gdt.optim.SGD(0.0), momentum=0.9)
+    for step in range(4):
+        model[0].freeze(step < 2)
+        optimizer.update(model, {n: gdt.zeros_like(x) for n, x in model.parameters().items()})
+    for name, average in optimizer.state["average"].items():
+        np.testing.assert_allclose(average.numpy(), model.parameters()[name].numpy(), rtol=1e-6)
+
+
 def test_groups_and_averages_are_saved_and_go_on(tmp_path: Any) -> None:
     def trained(steps: int, path: Any = None) -> Any:
         parameters = {"w": gdt.ones((2,)), "b": gdt.ones((2,))}

@@ -111,6 +111,17 @@ def test_global_batches_are_cut_as_in_tensorflow(rows: int, parts: list[int]) ->
     assert strategy.gather(batch["x"], axis=0).tolist() == list(range(rows))
 
 
+def test_replicas_of_several_devices_have_one_part_each() -> None:
+    strategy = ModelParallel(layout_map=nn.LayoutMap(create_mesh([("batch", 2), ("model", 4)])))
+    (x,) = strategy.experimental_distribute_dataset([np.arange(24).reshape(6, 4)])
+    split = gdt.relayout(x, ["batch", "model"])
+    for value in (x, split):
+        parts = strategy.experimental_local_results(value)
+        np.testing.assert_array_equal(np.stack(parts), x.numpy().reshape(2, 3, 4))
+    whole = strategy.experimental_local_results(gdt.relayout(x, [None, "model"]))
+    assert [part.shape for part in whole] == [(6, 4)] * 2
+
+
 def test_batches_of_one_replica_are_taken_in_turn() -> None:
     strategy = MirroredStrategy(2)
 

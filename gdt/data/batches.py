@@ -35,7 +35,8 @@ class Batches(Generic[Batch]):
         tuple of them. It may put a batch on a mesh:
         `place=lambda x, y: (gdt.asarray(x, layout=split), gdt.asarray(y, ...))`.
 
-    The attribute `epoch` is the number of the next epoch; set it to continue a training.
+    The attribute `epoch` is the number of the next epoch; set it to continue a training. `key` is
+    what the order of rows is drawn from, an int, or None.
 
     Raises ShapeError if the arrays differ in their rows, or if there would be no batch;
     ArgumentError for a batch size below 1.
@@ -85,7 +86,7 @@ class Batches(Generic[Batch]):
         self.drop_remainder = drop_remainder
         self.place = place
         self.epoch = 0
-        self._key = None if seed is None else key_from_seed(np, seed)
+        self.key = None if seed is None else int(key_from_seed(np, seed))
 
     def __len__(self) -> int:
         rows = len(self.arrays[0])
@@ -98,9 +99,9 @@ class Batches(Generic[Batch]):
 
     def order(self, epoch: int) -> npt.NDArray[np.int64] | None:
         """Return the rows of an epoch in their order; None where it is that of the arrays."""
-        if self._key is None:
+        if self.key is None:
             return None
-        rows: npt.NDArray[np.int64] = permutation(np, len(self.arrays[0]), self._key, epoch)
+        rows: npt.NDArray[np.int64] = permutation(np, len(self.arrays[0]), self.key, epoch)
         return rows
 
 
@@ -123,13 +124,19 @@ class Epoch(Iterator[Batch]):
         batch: Batch = self.batches.place(*(array[rows] for array in self.batches.arrays))
         return batch
 
-    def get_state(self) -> dict[str, int]:
-        """Return the number of the epoch, how many of its batches were taken, and of how many
-        rows."""
-        return {"epoch": self.number, "next": self._next, "batch_size": self.batches.batch_size}
+    def get_state(self) -> dict[str, int | None]:
+        """Return the number of the epoch, how many of its batches were taken, of how many rows, and
+        the key of the order of rows, None where that is of the arrays."""
+        return {
+            "epoch": self.number,
+            "next": self._next,
+            "batch_size": self.batches.batch_size,
+            "key": self.batches.key,
+        }
 
-    def set_state(self, state: Mapping[str, int]) -> None:
-        """Go to the position that `get_state` returned; the next iteration is the epoch after.
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go to the position that `get_state` returned; this epoch and those after it have the
+        order of rows that it belongs to.
 
         Raises ArgumentError for a position inside an epoch of batches of another size."""
         size, count = state.get("batch_size", self.batches.batch_size), state["next"]
@@ -144,6 +151,7 @@ class Epoch(Iterator[Batch]):
             )
         self.number, self._next = state["epoch"], state["next"]
         self.batches.epoch = self.number + 1
+        self.batches.key = state.get("key", self.batches.key)
         self.order = self.batches.order(self.number)
 
 

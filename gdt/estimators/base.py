@@ -12,6 +12,7 @@ from gdt.arguments import shown_value
 from gdt.errors import ArgumentError, error, type_text
 from gdt.nn import activations
 from gdt.nn.layers import Dense, Sequential
+from gdt.nn.parameters import check_sizes
 from gdt.ops.creation import asarray
 from gdt.optim import Adam
 from gdt.sharding.mesh import Mesh
@@ -67,7 +68,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
         X: (rows, features). y: (rows,), or (rows, targets) of regressors. sample_weight: (rows,); a
         row of weight 2 counts as two equal rows, and one of weight 0 as none.
+
+        Raises ArgumentError for a `batch_size` or `max_iter` below 1.
         """
+        check_sizes(type(self).__name__, batch_size=self.batch_size, max_iter=self.max_iter)
         X, y = self._checked(X, y, reset=True)
         weights = self._weights(sample_weight, X)
         self._begin(X.shape[1])

@@ -10,6 +10,7 @@ import numpy as np
 from gdt import random
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, LayoutError, ShapeError, error
 from gdt.nn import initializers
 from gdt.nn.dropout import Dropout
@@ -45,6 +46,7 @@ def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> Any:
     >>> gdt.nn.rotary(x).numpy().round(2).tolist()
     [[1.0, 1.0], [-0.3, 1.38], [-1.33, 0.49]]
     """
+    (x,) = as_operands("rotary", x=x)
     size = features_of("rotary", x, 2)
     if size % 2:
         raise error(ShapeError, "rotary", f"x has {size} features, which are not pairs")

@@ -10,6 +10,8 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
+from gdt.ops.elementwise import astype
+from gdt.ops.movement import relayout
 from gdt.optim.optimizer import Block, Optimizer, OptimizerWrapper, Owner, runs
 from gdt.state import trainable_slots
 from gdt.state.trees import Tree
@@ -70,9 +72,13 @@ class MovingAverage(OptimizerWrapper):
     def update(self, parameters: Tree, gradients: Tree) -> None:
         """Take a step of the inner optimizer, then update the averages; see `Optimizer.update`."""
         self.optimizer.update(parameters, gradients)
-        targets = trainable_slots(parameters)
+        targets, averages = trainable_slots(parameters), self.state["average"]
+        new = [slot for slot in targets if slot.name not in averages]
         self.follow(targets)
-        owners: list[list[Owner]] = [[(self.state["average"], slot.name)] for slot in targets]
+        for slot in new:  # which may come when others are trained: the first average is itself
+            zeros = averages[slot.name]
+            averages[slot.name] = relayout(astype(slot.value, zeros.dtype), zeros.layout)
+        owners: list[list[Owner]] = [[(averages, slot.name)] for slot in targets]
         # Each average keeps its layout, to which the parameter is moved.
         self.take_step(owners, [slot.value for slot in targets], are_alike=True)
 

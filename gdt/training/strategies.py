@@ -215,11 +215,17 @@ class Strategy:
         return relayout(value, Layout.replicated(self.mesh, value.ndim))
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Return the parts of the replicas of this process as NumPy arrays; of a value that is not
-        split, its value once for each."""
+        """Return the parts of the replicas of this process as NumPy arrays, the rows of each and
+        whole beside that; of a value whose rows are not split, its value once for each."""
         if not isinstance(value, DistributedArray):
             return (value,) * self.num_replicas_in_sync
-        return tuple(np.asarray(shard.data) for shard in value.resolve().shards)
+        mesh = value.mesh
+        axes = [a for a, name in enumerate(mesh.axis_names) if name in self.batch_axes]
+        dims = tuple(tuple(a for a in each if a in axes) for each in value.layout.dims)
+        shards: dict[tuple[int, ...], Any] = {}
+        for shard in relayout(value, Layout.of(mesh, dims)).shards:
+            shards.setdefault(tuple(shard.coordinate[a] for a in axes), shard.data)
+        return tuple(map(np.asarray, shards.values()))
 
 
 class _Placed:
