@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -323,6 +324,22 @@ def test_an_axis_out_of_range_is_numpys_axis_error() -> None:
         with pytest.raises(np.exceptions.AxisError, match="out of range for rank") as caught:
             call()
         assert isinstance(caught.value, IndexError) and isinstance(caught.value, ShapeError)
+
+
+def test_arrays_of_rank_0_have_the_axes_that_numpys_have() -> None:
+    names = ["cumsum", "nancumprod", "cumulative_sum", "argsort", "take", "repeat", "sort", "flip"]
+    others: dict[str, Any] = {"take": ([0, 0],), "repeat": (2,)}
+    for name, axis in itertools.product(names, (0, -1, 1, -2)):
+        of_numpy, of_gdt = getattr(np, name), getattr(gdt, name)
+        try:
+            expected = of_numpy(np.asarray(3.0), *others.get(name, ()), axis=axis)
+        except np.exceptions.AxisError:
+            with pytest.raises(np.exceptions.AxisError):
+                of_gdt(3.0, *others.get(name, ()), axis=axis)
+        else:
+            result = of_gdt(3.0, *others.get(name, ()), axis=axis)
+            assert result.tolist() == expected.tolist() and result.dtype == expected.dtype
+    assert gdt.compress([True], 3.0, axis=0).tolist() == [3.0]
 
 
 def test_broadcasting_with_none_is_numpys() -> None:

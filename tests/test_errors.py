@@ -277,8 +277,13 @@ CASES: dict[str, Case] = {
     "reshape to None": (lambda: gdt.reshape(A, None), e.DtypeError, "None in shape"),
     "transpose by text": (lambda: gdt.transpose(A, "ab"), e.ShapeError, "transpose"),
     "zeros of a float": (lambda: gdt.zeros(2.5), e.DtypeError, "2.5"),
-    "cumsum over two axes": (lambda: gdt.cumsum(A, axis=(0, 1)), e.DtypeError, "not one axis"),
-    "cumsum over a float": (lambda: gdt.cumsum(A, axis=1.5), e.DtypeError, "1.5"),
+    "cumsum over two axes": (lambda: gdt.cumsum(A, axis=(0, 1)), e.ArgumentError, "no integer"),
+    "cumsum over a float": (lambda: gdt.cumsum(A, axis=1.5), e.ArgumentError, "1.5"),
+    "a negative width of rank 0": (lambda: gdt.pad(2.0, (1, -1)), ValueError, "what is no width"),
+    "a width that is no integer": (lambda: gdt.pad(A, 0.5), TypeError, "holds what is no width"),
+    "gradient of bits": (
+        lambda: gdt.grad(lambda x: gdt.sum(x.view("float16")))(gdt.ones(2, "float32")),
+        e.GradientError, "view: the bits of float32 numbers have no gradient as float16 numbers"),
     # ---- the default mesh
     "mesh of a number": (
         lambda: gdt.create_mesh(5), e.MeshError, r"5 is not a pair(?s:.*)\[\(\"x\", 8\)\]"),

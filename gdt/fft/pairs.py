@@ -24,11 +24,11 @@ from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
 from gdt.ops.ranges import arange
 from gdt.ops.rearranging import swapaxes
+from gdt.ops.reinterpreting import viewed_in_parts, viewed_together
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
-from gdt.sharding.rule import RuleSpec
 
 Block = Any
 
@@ -49,7 +49,8 @@ def rfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray
     """The elements 0 to n // 2 of the transform along a split axis of even length n."""
     x = swapaxes(astype(x, promoted(x.dtype, np.float32)), axis, -1)
     matrix = (*x.shape[:-1], x.shape[-1] // 2, 2)
-    half = transformed(complex_of_pairs(reshape(x, matrix)), [x.ndim - 1], False, norm)
+    dtype = promoted(x.dtype, np.complex64)
+    half = transformed(viewed_together(reshape(x, matrix), dtype=dtype), [x.ndim - 1], False, norm)
     half = concat([half, getitem(half, (..., slice(1)))], -1)
     backwards = getitem(half, (..., slice(None, None, -1)))
     return swapaxes(joined(half, backwards, scale=1 / SCALES[norm]), axis, -1)
@@ -59,7 +60,8 @@ def irfft_of_split(x: DistributedArray, axis: int, norm: str, conjugated: bool) 
     """The 2 * m real numbers whose transform begins with the m + 1 elements of a split axis, or
     their conjugates."""
     x, m = swapaxes(x, axis, -1), x.shape[axis] - 1
-    pairs = pairs_of_complex(transformed(_half(x, m, norm, conjugated), [x.ndim - 1], True, norm))
+    half = transformed(_half(x, m, norm, conjugated), [x.ndim - 1], True, norm)
+    pairs = viewed_in_parts(half, dtype=np.empty(0, half.dtype).real.dtype)
     return swapaxes(reshape(pairs, (*x.shape[:-1], 2 * m)), axis, -1)
 
 
@@ -69,38 +71,6 @@ def _half(x: DistributedArray, m: int, norm: str, conjugated: bool) -> Distribut
     first = getitem(x, (..., slice(m)))
     first = conj(first) if conjugated else first
     return joined(first, backwards, inverse=True, scale=SCALES[norm])
-
-
-# ---------------------------------------------------------------- pairs of numbers
-
-
-@op("... i j -> ... i", whole="j", view="x", linear="x")
-def complex_of_pairs(xp: Any, x: Block, /) -> Block:
-    """Pairs of numbers (..., i, 2) as complex numbers (..., i).
-
-    >>> gdt.fft.pairs.complex_of_pairs(gdt.asarray([[1.0, 2.0]])).tolist()
-    [(1+2j)]
-    """
-    dtype = xp.result_type(x.dtype, np.complex64)
-    return xp.ascontiguousarray(x, np.finfo(dtype).dtype).view(dtype)[..., 0]
-
-
-def _pairs_rule(array_type: ArrayType) -> RuleSpec:
-    return RuleSpec("... i -> ... i j", {"j": 2}, frozenset("j"))
-
-
-@op(_pairs_rule, view="x", linear="x")
-def pairs_of_complex(xp: Any, x: Block, /) -> Block:
-    """Complex numbers (..., i) as pairs of their parts (..., i, 2).
-
-    >>> gdt.fft.pairs.pairs_of_complex(gdt.asarray([1 + 2j])).tolist()
-    [[1.0, 2.0]]
-    """
-    return xp.ascontiguousarray(x)[..., None].view(x.real.dtype)
-
-
-complex_of_pairs.vjp(lambda g, out, x: pairs_of_complex(conj(g)))
-pairs_of_complex.vjp(lambda g, out, x: conj(complex_of_pairs(g)))
 
 
 # ---------------------------------------------------------------- halves of a transform

@@ -17,7 +17,7 @@ from gdt.ops.creation import full
 from gdt.ops.elementwise import astype, conj, divide, imag, multiply, real, sqrt, subtract
 from gdt.ops.extrema import max_, min_
 from gdt.ops.joining import concat
-from gdt.ops.lookup import checked_axis
+from gdt.ops.lookup import along_axis_or_flat, checked_axis
 from gdt.ops.products.einsum import einsum
 from gdt.ops.products.op import diagonal, matmul
 from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, reduced_count, sum_
@@ -193,14 +193,10 @@ def _cumulative(
     name: str, x: Any, axis: int | None, dtype: Any, include_initial: bool
 ) -> DistributedArray:
     (x,) = as_operands(name, x=x)
-    if not x.ndim:
-        raise error(ShapeError, name, "rank 0 has no axis", operands={"x": x.type})
-    if axis is None:
-        if x.ndim != 1:
-            problem = f"an array of rank {x.ndim} needs an axis"
-            raise error(ArgumentError, name, problem, operands={"x": x.type})
-        axis = 0
-    at = checked_axis(x.type, axis, name)
+    if axis is None and x.ndim > 1:
+        problem = f"an array of rank {x.ndim} needs an axis"
+        raise error(ArgumentError, name, problem, operands={"x": x.type})
+    x, at = along_axis_or_flat(x, axis, name, takes_rank_0=True)
     scan, first = (cumsum, 0) if name == "cumulative_sum" else (cumprod, 1)
     scanned = scan(x, axis=at, dtype=dtype)
     if not include_initial:

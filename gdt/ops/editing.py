@@ -17,7 +17,7 @@ from gdt.ops.differences import along
 from gdt.ops.elementwise import astype
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import concat
-from gdt.ops.lookup import checked_axis
+from gdt.ops.lookup import along_axis_or_flat, checked_axis
 from gdt.ops.padding import pad
 from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.reductions import any_
@@ -93,9 +93,7 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
     [2, 4]
     """
     (x,) = as_operands("delete", x=x)
-    if axis is None:
-        x, axis = reshape(x, -1), 0
-    at = checked_axis(x.type, axis, "delete")
+    x, at = along_axis_or_flat(x, axis, "delete")
     size = x.shape[at]
     keep = np.ones(size, bool)
     keep[_places(obj, size, "delete", x)] = False
@@ -141,9 +139,7 @@ def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> Distribute
     [1, 8, 2, 3, 9]
     """
     x, values = as_operands("insert", x=x, values=values)
-    if axis is None:
-        x, axis = reshape(x, -1), 0
-    at = checked_axis(x.type, axis, "insert")
+    x, at = along_axis_or_flat(x, axis, "insert")
     size = x.shape[at]
     places = _places(obj, size, "insert", x)
     values = astype(values, x.dtype)

@@ -17,6 +17,7 @@ from gdt.engine.plan import Shards
 from gdt.errors import ArgumentError, AxisError, DtypeError, IndexRangeError, error
 from gdt.observe import is_recorded, observing_only, ran
 from gdt.ops.creation import zeros
+from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
@@ -42,6 +43,21 @@ def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
             operands={"x": array_type},
         )
     return int(axis) % array_type.ndim
+
+
+def along_axis_or_flat(
+    x: DistributedArray, axis: Any, name: str, *, takes_rank_0: bool = False
+) -> tuple[DistributedArray, int]:
+    """The operand, flattened for an axis of None, and the axis counted from the front.
+
+    takes_rank_0: whether an operand of rank 0 counts as one of rank 1, as some functions of NumPy
+        have it.
+    """
+    if axis is None:
+        x, axis = x if x.ndim == 1 else reshape(x, (x.size,)), 0
+    elif takes_rank_0 and not x.ndim:
+        x = reshape(x, (1,))
+    return x, checked_axis(x.type, axis, name)
 
 
 # ---------------------------------------------------------------- indices

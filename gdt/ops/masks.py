@@ -21,7 +21,7 @@ from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.observe import OBSERVERS, Collective, met_host
 from gdt.ops.comparison import not_equal
-from gdt.ops.lookup import checked_axis
+from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import reshape, transpose
 from gdt.sharding.array_type import ArrayType
@@ -282,9 +282,7 @@ def compress(condition: Any, x: Any, axis: int | None = None) -> DistributedArra
     [[3, 4]]
     """
     condition, x = as_operands("compress", condition=condition, x=x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    axis = checked_axis(x.type, axis, "compress")
+    x, axis = along_axis_or_flat(x, axis, "compress", takes_rank_0=True)
     if condition.ndim != 1 or condition.size > x.shape[axis]:
         raise error(
             ShapeError,

@@ -12,8 +12,9 @@ from gdt.array.registry import public
 from gdt.errors import DtypeError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import concat
+from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.padding import pad
-from gdt.ops.reductions import negative_axes, sum_
+from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims, reshape
 
 __all__ = [
@@ -46,15 +47,12 @@ def packbits(x: Any, axis: int | None = None, bitorder: str = "big") -> Distribu
     if x.dtype.kind not in "biu":
         problem = f"bits are integers or bools, not {x.dtype}"
         raise error(DtypeError, "packbits", problem, operands={"x": x.type})
-    if axis is None or not x.ndim:
-        x, axis = reshape(x, -1), 0
-    (last,) = negative_axes(x.type, axis, "packbits")
+    x, at = along_axis_or_flat(x, axis, "packbits", takes_rank_0=True)
     widths = [(0, 0)] * x.ndim
-    widths[last] = (0, -x.shape[last] % 8)
+    widths[at] = (0, -x.shape[at] % 8)
     x = pad(astype(x != 0, np.uint8), widths)
-    at = last + x.ndim
     x = reshape(x, (*x.shape[:at], x.shape[at] // 8, 8, *x.shape[at + 1 :]))
-    return sum_(x * places.reshape(8, *[1] * (-last - 1)), axis=last, dtype=np.uint8)
+    return sum_(x * places.reshape(8, *[1] * (x.ndim - at - 2)), axis=at + 1, dtype=np.uint8)
 
 
 @public
@@ -74,11 +72,8 @@ def unpackbits(
     if x.dtype != np.uint8:
         problem = f"packed bits are uint8, not {x.dtype}"
         raise error(DtypeError, "unpackbits", problem, operands={"x": x.type})
-    if axis is None or not x.ndim:
-        x, axis = reshape(x, -1), 0
-    (last,) = negative_axes(x.type, axis, "unpackbits")
-    at = last + x.ndim
-    bits = expand_dims(x, at + 1) & places.reshape(8, *[1] * (-last - 1))
+    x, at = along_axis_or_flat(x, axis, "unpackbits", takes_rank_0=True)
+    bits = expand_dims(x, at + 1) & places.reshape(8, *[1] * (x.ndim - at - 1))
     bits = astype(bits != 0, np.uint8)
     bits = reshape(bits, (*x.shape[:at], x.shape[at] * 8, *x.shape[at + 1 :]))
     if count is None:

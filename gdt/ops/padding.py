@@ -54,8 +54,8 @@ def pad(
     end_values: as `pad_width`, the numbers to which ramps go.
     reflect_type: `"odd"` reflects at the values of the edges too: twice these less the elements.
 
-    Raises ShapeError for widths that do not fit, ArgumentError for an unknown mode, DtypeError for
-    a constant that the dtype of `x` cannot hold.
+    Raises ShapeError for widths that do not fit, ArgumentError for an unknown mode and for widths
+    that are below 0 or no integers, DtypeError for a constant that the dtype of `x` cannot hold.
 
     >>> gdt.pad(gdt.asarray([1, 2, 3]), (1, 2), constant_values=(7, 0)).tolist()
     [7, 1, 2, 3, 0, 0]
@@ -65,9 +65,10 @@ def pad(
     (x,) = as_operands("pad", x=x)
     result: DistributedArray = x
     widths = _pairs(result.type, pad_width, "pad_width")
-    if any(isinstance(n, float) or n < 0 for pair in widths for n in pair):
+    numbers = np.asarray(pad_width)
+    if numbers.size and (numbers.dtype.kind not in "iu" or (numbers < 0).any()):
         raise error(
-            ShapeError,
+            ArgumentError,
             "pad",
             f"pad_width {pad_width} holds what is no width",
             operands={"x": result.type},

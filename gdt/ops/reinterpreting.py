@@ -1,8 +1,12 @@
-"""The bytes of arrays as elements of another dtype: the method `view` of arrays."""
+"""The bytes of arrays as elements of another dtype: the method `view` of arrays.
+
+Complex numbers viewed as their parts, and parts as complex numbers, have gradients, and partial
+sums pass; the bits of other elements have neither.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -10,8 +14,8 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
-from gdt.errors import ShapeError, error
-from gdt.ops.elementwise import checked_dtype
+from gdt.errors import GradientError, ShapeError, error
+from gdt.ops.elementwise import checked_dtype, conj
 from gdt.ops.movement import alias
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
@@ -20,7 +24,12 @@ from gdt.sharding.rule import RuleSpec
 Block = Any
 
 
-@op("... -> ...", view="x", computes=False)
+def _is_of_parts(number: np.dtype, part: np.dtype) -> bool:
+    """Whether a dtype is complex, and another one that of its parts."""
+    return number.kind == "c" and part == np.empty(0, number).real.dtype
+
+
+@op("... -> ...", view="x")
 def viewed(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     """Elements as those of a dtype of as many bytes.
 
@@ -33,10 +42,11 @@ def viewed(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
 
 def _in_parts_rule(array_type: ArrayType, *, dtype: np.dtype) -> RuleSpec:
     count = array_type.dtype.itemsize // dtype.itemsize
-    return RuleSpec("... i -> ... i j", {"j": count}, frozenset("j"))
+    is_linear = _is_of_parts(array_type.dtype, dtype)
+    return RuleSpec("... i -> ... i j", {"j": count}, frozenset("j"), is_linear)
 
 
-@op(_in_parts_rule, view="x", computes=False)
+@op(_in_parts_rule, view="x", linear="x")
 def viewed_in_parts(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     """Each element (..., i) as the j smaller ones of its bytes: (..., i, j).
 
@@ -47,7 +57,12 @@ def viewed_in_parts(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     return xp.ascontiguousarray(x)[..., None].view(dtype)
 
 
-@op("... i j -> ... i", whole="j", view="x", computes=False)
+def _together_rule(array_type: ArrayType, *, dtype: np.dtype) -> RuleSpec:
+    is_linear = _is_of_parts(dtype, array_type.dtype)
+    return RuleSpec("... i j -> ... i", whole=frozenset("j"), linear=is_linear)
+
+
+@op(_together_rule, view="x", linear="x")
 def viewed_together(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     """The elements (..., i, j) of a row, together as one of as many bytes: (..., i).
 
@@ -56,6 +71,30 @@ def viewed_together(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     [(1+2j)]
     """
     return xp.ascontiguousarray(x).view(dtype)[..., 0]
+
+
+def _bits_vjp(g: Any, out: Any, x: Any, *, dtype: np.dtype) -> NoReturn:
+    problem = f"the bits of {x.dtype} numbers have no gradient as {dtype} numbers"
+    remedy = "gdt.stop_gradient(x).view(dtype) counts as a constant."
+    raise error(GradientError, "view", problem, operands={"x": x.type}, remedy=remedy)
+
+
+def _in_parts_vjp(g: Any, out: Any, x: Any, *, dtype: np.dtype) -> DistributedArray:
+    if not _is_of_parts(x.dtype, dtype):
+        _bits_vjp(g, out, x, dtype=dtype)
+    return conj(viewed_together(g, dtype=x.dtype))
+
+
+def _together_vjp(g: Any, out: Any, x: Any, *, dtype: np.dtype) -> DistributedArray:
+    if not _is_of_parts(dtype, x.dtype):
+        _bits_vjp(g, out, x, dtype=dtype)
+    parts: DistributedArray = viewed_in_parts(conj(g), dtype=x.dtype)
+    return parts
+
+
+viewed.vjp(_bits_vjp)
+viewed_in_parts.vjp(_in_parts_vjp)
+viewed_together.vjp(_together_vjp)
 
 
 @public
@@ -68,7 +107,9 @@ def view(x: Any, dtype: Any = None) -> DistributedArray:
     of the shards, devices exchange the edges of shards.
 
     Raises DtypeError for a dtype that gdt lacks, ShapeError (a ValueError) for an array of rank 0,
-    or a last axis whose bytes are no whole number of elements. There is no gradient.
+    or a last axis whose bytes are no whole number of elements. Gradients go through complex numbers
+    viewed as their parts, and parts as complex numbers; through other floating-point numbers they
+    raise GradientError.
 
     >>> gdt.asarray([1.0, -2.0], dtype="float32").view("int32").tolist()
     [1065353216, -1073741824]

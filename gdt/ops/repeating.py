@@ -14,7 +14,7 @@ from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.intervals import move_intervals
 from gdt.ops.joining import operand_types
-from gdt.ops.lookup import checked_axis, checked_indices
+from gdt.ops.lookup import along_axis_or_flat, checked_indices
 from gdt.ops.movement import alias
 from gdt.ops.repeated_rows import repeated_rows
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape
@@ -87,9 +87,7 @@ def repeat(
     [1, 1, 2, 2]
     """
     (x,) = as_operands("repeat", x=x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    dim = checked_axis(x.type, axis, "repeat")
+    x, dim = along_axis_or_flat(x, axis, "repeat", takes_rank_0=True)
     if isinstance(repeats, DistributedArray) and repeats.shape == x.shape[dim : dim + 1]:
         return _repeated_by(x, repeats, dim)
     size, counts = x.shape[dim], np.asarray(repeats)

@@ -17,10 +17,10 @@ from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.loops import loop
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
-from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
 from gdt.ops.indexing import getitem
+from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.movement import relayout
 from gdt.ops.padding import pad
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, prepare_sum, reduction_text, sum_
@@ -289,12 +289,8 @@ scan_of_split.vjp(_split_vjp)
 
 def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray, int, Any]:
     (x,) = as_operands(name, x=x)
-    if axis is None:
-        x, axis = (x if x.ndim == 1 else reshape(x, -1)), 0
-    if isinstance(axis, tuple | list):
-        raise error(DtypeError, name, f"axis {axis} is not one axis", operands={"x": x.type})
-    (last,) = negative_axes(x.type, axis, name)
-    return x, last, None if dtype is None else checked_dtype(dtype, name)
+    x, front = along_axis_or_flat(x, axis, name, takes_rank_0=True)
+    return x, front - x.ndim, None if dtype is None else checked_dtype(dtype, name)
 
 
 @public

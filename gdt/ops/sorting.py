@@ -22,7 +22,7 @@ from gdt.ops.along_axis import take_along_axis, take_along_axis_in_range
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack
-from gdt.ops.lookup import checked_axis
+from gdt.ops.lookup import along_axis_or_flat, checked_axis
 from gdt.ops.movement import relayout
 from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.sample_sort import argsort_vector, sort_vector
@@ -131,9 +131,7 @@ def _order_along(x: DistributedArray, axis: int) -> DistributedArray:
 def _operand(x: Any, axis: int | None, name: str) -> tuple[DistributedArray, int]:
     """The operand with nothing partial, flattened for None, and the axis from the front."""
     (x,) = as_operands(name, x=x)
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    return x.resolve(), checked_axis(x.type, axis, name)
+    return along_axis_or_flat(x.resolve(), axis, name, takes_rank_0=name.startswith("arg"))
 
 
 def _check_kind(kind: str | None, name: str) -> None:

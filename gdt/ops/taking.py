@@ -21,8 +21,8 @@ from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import ArgumentError, AxisError, DtypeError, error
 from gdt.ops.lookup import (
+    along_axis_or_flat,
     carrier_of,
-    checked_axis,
     checked_indices,
     from_the_front,
     locate,
@@ -30,7 +30,6 @@ from gdt.ops.lookup import (
     strides_of,
 )
 from gdt.ops.rows import gather_rows
-from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec
@@ -188,9 +187,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     """
     mesh_of = {"indices": indices} if isinstance(indices, DistributedArray) else {}
     x = as_operands("take", x=x, **mesh_of)[0]
-    if axis is None:
-        x, axis = reshape(x, (x.size,)), 0
-    axis = checked_axis(x.type, axis, "take")
+    x, axis = along_axis_or_flat(x, axis, "take", takes_rank_0=True)
     indices = checked_indices(x.type, indices, axis, "take")
     if not any(indices.layout.dims):  # the rows are not split either: tokens of an embedding
         result: DistributedArray = take_in_range(x, indices, axis=axis)

@@ -65,7 +65,8 @@ def _twiddled(x: np.ndarray, n: int, inverse: bool = False) -> np.ndarray:
 
 def _waved(x: np.ndarray, wave: Wave, start: int, scale: float = 1.0) -> np.ndarray:
     k = start * x.shape[-1] + np.arange(x.shape[-2] * x.shape[-1]).reshape(x.shape[-2:])
-    turns = wave.sign * k**2 / wave.n + 2 * wave.turns * k / wave.period
+    turns = wave.sign * (k**2 % (2 * wave.n)) / wave.n
+    turns = turns + 2 * (wave.turns * k % wave.period) / wave.period
     return x * np.exp(1j * np.pi * turns) * scale
 
 
@@ -85,10 +86,6 @@ def _joined(
     if inverse:
         x[..., 0], backwards[..., 0] = x[..., 0].real, backwards[..., 0].real
     return _weighted(x, inverse, scale) + _weighted(backwards, inverse, scale, other=True)
-
-
-def _as_complex(x: np.ndarray) -> np.ndarray:
-    return x[..., 0] + 1j * x[..., 1]
 
 
 SAMPLES: dict[str, list[Sample]] = {
@@ -114,10 +111,6 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((_complex(19), _complex(19)), {"inverse": True, "scale": 2.0}, expect=_joined),
     ],
     "weighted": _of_whole(_weighted, (_complex(2, 9), {}), (_complex(4), {"other": True})),
-    "complex_of_pairs": _of_whole(_as_complex, (_real(3, 5, 2), {}), (_real(4, 2), {})),
-    "pairs_of_complex": _of_whole(
-        lambda x: np.stack([x.real, x.imag], -1), (_complex(3, 5), {}), (_complex(4), {})
-    ),
     "mirrored": _of_whole(
         lambda x: np.conj(x[..., ::-1, :]), (_complex(5, 3), {}), (_complex(2, 0, 3), {})
     ),

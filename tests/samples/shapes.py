@@ -45,7 +45,13 @@ _RESHAPES = [
 
 def _views(function: Any, *cases: tuple[np.ndarray, str]) -> list[Sample]:
     return [
-        Sample((x,), {"dtype": np.dtype(to)}, expect=function, exact=True, grad=False)
+        Sample(
+            (x,),
+            {"dtype": np.dtype(to)},
+            expect=function,
+            exact=True,
+            grad=(x.dtype.char + np.dtype(to).char) in ("dD", "Dd"),
+        )
         for x, to in cases
     ]
 
@@ -57,17 +63,22 @@ SAMPLES = {
         (_real(7, 4), "int64"),
         (_real(7, 4), "int16"),
         (_real(8), "complex128"),
+        (_real(3, 4) + 2j, "float64"),
         (np.arange(12, dtype="int32").reshape(3, 4), "int64"),
         (_real(0, 4), "int32"),
     ),
     "viewed": _views(lambda x, dtype: x.view(dtype), (_real(7, 4), "int64"), (_real(), "int64")),
     "viewed_in_parts": _views(
-        lambda x, dtype: x[..., None].view(dtype), (_real(7, 4), "int32"), (_real(3), "uint8")
+        lambda x, dtype: x[..., None].view(dtype),
+        (_real(7, 4), "int32"),
+        (_real(3), "uint8"),
+        (_real(3, 5) + 2j, "float64"),
     ),
     "viewed_together": _views(
         lambda x, dtype: x.view(dtype)[..., 0],
         (np.arange(14, dtype="uint8").reshape(7, 2), "int16"),
         (np.arange(24, dtype="int16").reshape(2, 3, 4), "int64"),
+        (_real(3, 5, 2), "complex128"),
     ),
     "expand_dims": [
         Sample((_real(7, 4),), {"axis": axis}, expect=np.expand_dims, exact=True)
