@@ -12,7 +12,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.nn.compiling import Compilation
-from gdt.saving.registry import DTYPES, names, thing_of
+from gdt.saving.registry import DTYPES, things
 from gdt.sharding.layout import UNSHARDED, Layout
 from gdt.sharding.mesh import Mesh
 
@@ -31,7 +31,7 @@ class Encoder:
         self._names: dict[int, str] = {}  # of arrays, by identity
         self._numbers: dict[int, int] = {}
         self._alive: list[Any] = []  # so that no other object has one of these identities
-        self._name_of = names()
+        self._names_of_things = {id(thing): name for name, thing in things().items()}
 
     def encode(self, value: Any, name: str) -> Any:
         """Return a value as JSON; name: its path, for arrays and errors."""
@@ -85,7 +85,7 @@ class Encoder:
         if isinstance(value, functools.partial):
             parts = [value.func, list(value.args), value.keywords]
             return {"partial": [self.encode(p, name) for p in parts], "number": number}
-        own = self._name_of(value)
+        own = self._names_of_things.get(id(value))
         if own is not None:
             return {"function": own, "number": number}
         return self._object(value, name, number, inner)
@@ -94,7 +94,7 @@ class Encoder:
         self, value: Any, name: str, number: int, inner: Callable[[Any, Any], Any]
     ) -> dict[str, Any]:
         """Return an object of a known class: its class and its attributes."""
-        class_name = self._name_of(type(value))
+        class_name = self._names_of_things.get(id(type(value)))
         if class_name is None:
             kind = type(value)
             what = (
@@ -125,6 +125,7 @@ class Decoder:
         self, arrays: Mapping[str, DistributedArray], mesh_of: Callable[[Any], Mesh]
     ) -> None:
         self.arrays, self.mesh_of = arrays, mesh_of
+        self._things = things()
         self._numbered: dict[int, Any] = {}
 
     def decode(self, value: Any) -> Any:
@@ -158,7 +159,7 @@ class Decoder:
         return self._keep(value, functools.partial(function, *args, **keywords))
 
     def _thing(self, name: str) -> Any:
-        thing = thing_of(name)
+        thing = self._things.get(name)
         if thing is None:
             own_name = name.removeprefix("own:")
             problem = f"the file names {own_name!r}, which this program has not"

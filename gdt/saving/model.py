@@ -62,7 +62,7 @@ def save_model(
         options = {name: getattr(trainer, name) for name in OPTIONS}
         compilation = encoder.encode(options, "compilation")
     layouts = {
-        name: [list(x.shape), x.dtype.name, Encoder().encode(x.layout, name)]
+        name: [list(x.shape), x.dtype.name, encoder.encode(x.layout, name)]
         for name, x in encoder.arrays.items()
     }
     parts = {"arrays": layouts, "model": architecture, "compilation": compilation}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,27 +73,20 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(subclass)
 
 
-def _of_gdt() -> dict[str, Any]:
-    """Return the classes and functions of gdt that files may name."""
+def things() -> dict[str, Any]:
+    """Return the classes and functions that files may name, of gdt and of the program."""
     own = [c for base in (Module, Optimizer, Metric) for c in _subclasses(base)]
     classes = [c for c in own if c.__module__.startswith("gdt.")]
-    things: dict[str, Any] = {f"{c.__module__}.{c.__qualname__}": c for c in (*classes, *HELPERS)}
-    things |= {f"gdt.{n}": f for n, f in FUNCTIONS.items()}
-    things |= {f"gdt.nn.initializers.{n}": f for n, f in initializers.INITIALIZERS.items()}
-    things |= {f"gdt.nn.losses.{f.__name__}": f for f in losses.NAMES.values()}
-    things |= {f"gdt.metrics.{c.__name__}": c for c in classes if issubclass(c, Metric)}
-    things |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
-    things["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
+    by_name: dict[str, Any] = {f"{c.__module__}.{c.__qualname__}": c for c in (*classes, *HELPERS)}
+    by_name |= {f"gdt.{n}": f for n, f in FUNCTIONS.items()}
+    by_name |= {f"gdt.nn.initializers.{n}": f for n, f in initializers.INITIALIZERS.items()}
+    by_name |= {f"gdt.nn.losses.{f.__name__}": f for f in losses.NAMES.values()}
+    by_name |= {f"gdt.metrics.{c.__name__}": c for c in classes if issubclass(c, Metric)}
+    by_name |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
+    by_name["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
     operators = ("add", "sub", "mul", "truediv", "neg", "getitem")
-    things |= {f"operator.{n}": getattr(operator, n) for n in operators}
-    return things
-
-
-def thing_of(name: str) -> Any:
-    """Return the class or function of a name in a file; None if there is none."""
-    if name.startswith("own:"):
-        return OWN.get(name.removeprefix("own:"))
-    return _of_gdt().get(name)
+    by_name |= {f"operator.{n}": getattr(operator, n) for n in operators}
+    return by_name | {f"own:{name}": thing for name, thing in OWN.items()}
 
 
 DTYPES = {
@@ -105,10 +98,3 @@ DTYPES = {
     )
 }  # fmt: skip
 """Types of elements by their names in files."""
-
-
-def names() -> Callable[[Any], str | None]:
-    """Return a function from a class or function to its name in files, None if it has none."""
-    by_identity = {id(thing): name for name, thing in _of_gdt().items()}
-    by_identity |= {id(thing): f"own:{name}" for name, thing in OWN.items()}
-    return lambda thing: by_identity.get(id(thing))
