@@ -28,7 +28,7 @@ from gdt.ops.nn.attention import loops as attention_loops
 from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
 from gdt.ops.nn.cross_entropy.loops import MOST_EXPONENTIALS
 from gdt.ops.sums import LARGEST, LONGEST
-from gdt.optim.optimizer import SMALL
+from gdt.optim.runs import SMALL
 from gdt.sharding.mesh import Mesh
 from gdt.testing import meshes
 

@@ -16,7 +16,9 @@ from gdt.array.array import DistributedArray
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
-from gdt.optim.optimizer import Block, Optimizer, Owner, runs
+from gdt.optim.noted_steps import Owner
+from gdt.optim.optimizer import Optimizer
+from gdt.optim.runs import Block, runs, write_squares
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
 from gdt.optim.update_loops import adam_loop
@@ -49,7 +51,7 @@ def adam_step(
     for change, p_, m_, v_, g_, p_new, m_new, v_new in runs(xp, p, m, v, g, *out):
         xp.multiply(m_, beta1, out=m_new)
         xp.add(m_new, g_, out=m_new)
-        xp.multiply(g_, g_ if g_.dtype.kind == "f" else xp.conj(g_), out=change)
+        write_squares(xp, g_, change)
         xp.multiply(v_, beta2, out=v_new)
         xp.add(v_new, change, out=v_new)
         xp.sqrt(v_new, out=change)

@@ -12,7 +12,9 @@ from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout
-from gdt.optim.optimizer import Block, Optimizer, OptimizerWrapper, Owner, runs
+from gdt.optim.noted_steps import Owner
+from gdt.optim.optimizer import Optimizer, OptimizerWrapper
+from gdt.optim.runs import Block, runs
 from gdt.state import trainable_slots
 from gdt.state.trees import Tree
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,60 +12,18 @@ import numpy as np
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts
-from gdt.backend import NUMPY
-from gdt.backend.numpy import order_in_memory
-from gdt.comm.agreement import SHOWN, Action, compared_origin
-from gdt.comm.notes import note
 from gdt.engine.declaration import wide_types
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype, conj
 from gdt.ops.movement import relayout
+from gdt.optim.noted_steps import NoteStep, Owner, Updates, in_one_order
 from gdt.optim.schedules import Schedule
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.mesh import Mesh
 from gdt.state import PARAMETERS, Slot, Stateful, reasons, slots, trainable_slots
 from gdt.state.trees import Tree
-
-Block = Any
-Owner = tuple[MutableMapping[Any, Any], Any]
-# For each parameter the owners of it and of its state, and the gradients.
-Updates = tuple[list[list[Owner]], list[DistributedArray]]
-
-RUN = 64 * 1024
-"""Elements that a body updates at once, so that its temporary stays in the cache. Shorter runs lose
-more to calls than they gain (measured on 0.9 M parameters)."""
-
-SMALL = 4096
-"""Elements of a block below which finding its order in memory costs more than it gains."""
-
-
-def runs(xp: Any, *blocks: Block) -> Iterable[Sequence[Block]]:
-    """Cut blocks of one shape into short runs of elements, where that is a gain.
-
-    Returns an iterable of (temporary, *views): views of the blocks, and memory of their shape.
-    """
-    like = blocks[0]
-    if xp is not np or like.size < SMALL:
-        return [(xp.empty_like(like), *blocks)]
-    order = order_in_memory(like)
-    if order is not None and all(b.strides == like.strides for b in blocks):
-        blocks = tuple([b.transpose(order) for b in blocks])
-        like = blocks[0]
-    if like.size <= RUN or not all(b.flags.c_contiguous for b in blocks):
-        return [(NUMPY.empty(like.shape, like.dtype), *blocks)]
-    return _short_runs(blocks)
-
-
-def _short_runs(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
-    """Yield a temporary and the views of each run of contiguous blocks."""
-    flat = [b.reshape(-1) for b in blocks]
-    scratch = NUMPY.empty((RUN,), flat[0].dtype)
-    for start in range(0, flat[0].size, RUN):
-        pieces = [b[start : start + RUN] for b in flat]
-        yield scratch[: pieces[0].size], *pieces
 
 
 @checked_class("targets", "take_step", "scalars", "step", eager=True)
@@ -189,14 +146,8 @@ class Optimizer(Stateful):
             gradient has the type of its parameter."""
         begin_step = self._begin_step
         if processes.current().count > 1 and arrays:
-            # In the same order in all processes, which may have filled dicts in others.
-            texts = [_compared_text(group, g) for group, g in zip(owners, arrays, strict=True)]
-            order = sorted(range(len(texts)), key=texts.__getitem__)
-            owners, arrays = [owners[i] for i in order], [arrays[i] for i in order]
-            names = frozenset((str(key), mapping[key].type) for (mapping, key), *_ in owners)
-            begin_step = partial(
-                self._begin_noted_step, arrays[0].mesh, len(owners), names, sorted(texts)
-            )
+            owners, arrays, note_step = in_one_order(owners, arrays)
+            begin_step = partial(self._begin_noted_step, note_step)
         scalars = from_host(type(self).__name__, begin_step)
         if are_alike:
             self.step(scalars, owners, arrays)
@@ -264,22 +215,11 @@ class Optimizer(Stateful):
         vars(self)["steps"] += 1  # the observers of the counter have been told by `from_host`
         return self.scalars(float(rate))
 
-    def _begin_noted_step(
-        self,
-        mesh: Mesh,
-        count: int,
-        names: frozenset[tuple[str, ArrayType]],
-        texts: Sequence[str],
-    ) -> tuple[float, ...]:
-        """Count the step, note it for processes to compare, and return its scalars.
-
-        names: the names and types of the parameters. texts: their names and the origins of them,
-        of their state and of their gradients."""
+    def _begin_noted_step(self, note_step: NoteStep) -> tuple[float, ...]:
+        """Count the step, note it for processes to compare, and return its scalars."""
         scalars = self._begin_step()
         flags = "".join(sorted(f" {name}" for name, value in vars(self).items() if value is True))
-        text = f"step {self.steps} of {type(self).__name__}{flags} for {count} parameters"
-        checksum = zlib.crc32("\n".join(texts).encode())
-        note(mesh, Action("update", f"{text}, {_listed(names)} ({checksum:08x})"), scalars)
+        note_step(f"step {self.steps} of {type(self).__name__}{flags}", scalars)
         return scalars
 
     def scalars(self, rate: float) -> tuple[float, ...]:
@@ -402,20 +342,6 @@ def _state_type(slot: Slot) -> ArrayType:
 def _zero_state(slot: Slot) -> DistributedArray:
     dtype = _state_type(slot).dtype
     return zeros_like(slot.value, dtype, layout=slot.state_layout)
-
-
-def _compared_text(owners: Sequence[Owner], gradient: DistributedArray) -> str:
-    """Return the name of a parameter, and the origins of it, of its state and of its gradient."""
-    arrays = [*[mapping[key] for mapping, key in owners], gradient]
-    return f"{owners[0][1]} {' '.join([f'{compared_origin(x):x}' for x in arrays])}"
-
-
-@lru_cache(maxsize=64)
-def _listed(names: frozenset[tuple[str, ArrayType]]) -> str:
-    """Return the names and types of the first parameters, and a checksum of those of all."""
-    texts = sorted(f"{name}: {array_type}" for name, array_type in names)
-    checksum = zlib.crc32("\n".join(texts).encode())
-    return f"{'; '.join(texts[:SHOWN])} ({checksum:08x})"
 
 
 def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:

@@ -9,16 +9,13 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
-from gdt.optim.optimizer import Block, Optimizer, Owner, runs
+from gdt.optim.noted_steps import Owner
+from gdt.optim.optimizer import Optimizer
+from gdt.optim.runs import Block, runs, write_squares
 from gdt.optim.schedules import Schedule
 
 Scalar = Any
 Owners = Sequence[Sequence[Owner]]
-
-
-def _squares(xp: Any, g: Block, out: Block) -> None:
-    """Write |g|^2 to `out`."""
-    xp.multiply(g, g if g.dtype.kind == "f" else xp.conj(g), out=out)
 
 
 @update_op("..., ..., ..., ..., ..., ..., ... -> ..., ...", donate="p, v")
@@ -81,7 +78,7 @@ def _scaled_gradient(
     epsilon: Scalar,
 ) -> None:
     """Write rho * v + rest * |g|^2 to `v_new`, and g / sqrt(v_new + epsilon) to `change`."""
-    _squares(xp, g, change)
+    write_squares(xp, g, change)
     xp.multiply(change, rest, out=change)
     xp.multiply(v, rho, out=v_new)
     xp.add(v_new, change, out=v_new)
@@ -96,7 +93,7 @@ def adagrad_step(
 ) -> tuple[Block, Block]:
     """Return p - rate * g / sqrt(a + epsilon) and a, after a = a + |g|^2."""
     for change, p_, a_, g_, p_new, a_new in runs(xp, p, a, g, *out):
-        _squares(xp, g_, change)
+        write_squares(xp, g_, change)
         xp.add(a_, change, out=a_new)
         xp.add(a_new, epsilon, out=change)
         xp.sqrt(change, out=change)

@@ -10,7 +10,9 @@ from gdt.array.array import DistributedArray
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
-from gdt.optim.optimizer import SMALL, Block, Optimizer, Owner, runs
+from gdt.optim.noted_steps import Owner
+from gdt.optim.optimizer import Optimizer
+from gdt.optim.runs import SMALL, Block, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
 from gdt.optim.update_loops import momentum_loop, sgd_loop

@@ -9,7 +9,7 @@ import numpy as np
 
 from gdt.engine.loops import Loop, loop, vectors
 from gdt.engine.specialization import are_arrays, are_floats
-from gdt.optim.optimizer import SMALL
+from gdt.optim.runs import SMALL
 
 Block = Any
 Body = Callable[..., Any]
