@@ -50,7 +50,7 @@ class RecutRunner:
                         additions.append((target - first, target_index, place))
                     receives.append(Transfer(at, target, place))
         if self.recut.nbytes:
-            transport_of(mesh).exchange(sends, receives, str(self.recut.want))
+            transport_of(mesh).exchange(sends, receives, self._text)
         for i, target_index, addition in additions:
             with backend.on(mesh, i):
                 self._put(parts[i], target_index, addition)
@@ -59,6 +59,11 @@ class RecutRunner:
                 for pad, edge in padding:
                     out[pad] = 1 if edge is None else out[edge]
         return results
+
+    @cached_property
+    def _text(self) -> str:
+        """The type of the result, as messages of processes name it."""
+        return str(self.recut.want)
 
     def _new_block(self, i: int) -> Block:
         """Memory for block `i` of the result, which has the fill where nothing will be put."""

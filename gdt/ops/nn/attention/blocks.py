@@ -297,11 +297,13 @@ def block_of_tiles(
 ) -> Iterator[Block]:
     """Yield each result of all tiles in one block: the parts (heads, ...) of `tiles_of`, in its
     order, become (mesh axes..., batch..., tiles, ...)."""
+    first, last = len(mesh_shape), len(mesh_shape) + len(batch)
     for parts in zip(*results, strict=True):
         part = parts[0]
         whole = part if len(parts) == 1 else xp.stack(parts)  # else a copy
         whole = whole.reshape(*mesh_shape, tiles, *batch, *part.shape[1:])
-        yield xp.moveaxis(whole, len(mesh_shape), len(mesh_shape) + len(batch))
+        others = range(last + 1, whole.ndim)
+        yield whole.transpose(*range(first), *range(first + 1, last + 1), first, *others)
 
 
 class Mask(NamedTuple):
