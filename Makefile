@@ -65,10 +65,12 @@ CASES ?= 2000
 test-torch: $(VENV)-torch/test-torch.stamp
 	OPENBLAS_NUM_THREADS=1 $(VENV)-torch/bin/python -m tests.torch_layers --cases $(CASES)
 
-# Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs.
+# Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs;
+# and trainings that are killed 50 times, and end with the bits of one that is not.
 SECONDS ?= 120
 soak: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.processes.soak --seconds $(SECONDS)
+	GDT_KILLS=50 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) tests/test_fit.py -k killed
 
 # On a machine with an NVIDIA GPU. GPU=cuda12 or GPU=cuda13 says what to install; by itself it is what
 # the driver can run.
@@ -131,7 +133,7 @@ $(VENV)-cuda%/test-gpu.stamp: pyproject.toml
 	touch $@
 
 $(VENV)-torch/test-torch.stamp: $(VENV)-torch/peers.stamp pyproject.toml
-	$(@D)/bin/python -m pip install --quiet --editable ".[examples]"
+	$(@D)/bin/python -m pip install --quiet --editable ".[examples,fast]"
 	touch $@
 
 $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt

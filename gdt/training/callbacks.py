@@ -341,6 +341,12 @@ class EarlyStopping(Monitor):
         """Return the best value and the epochs since then."""
         return {"best": self.best, "wait": self.wait, "best_epoch": self.best_epoch}
 
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; a training that was to be stopped is stopped again."""
+        super().load(state)
+        if self.wait >= max(self.patience, 1):
+            self.trainer.stop_training = True
+
 
 @checked_class(eager=True)
 class ReduceLROnPlateau(Monitor):
