@@ -85,10 +85,10 @@ def compared_first(function: F, name: str = "") -> F:
 
 
 def _shown_name(function: Callable[..., Any], name: str, args: Sequence[Any]) -> str:
-    """Return the name of a call in errors: a constructor that is inherited goes by the name of the
-    class that is constructed."""
-    is_constructor = function.__name__ == "__init__" and args
-    return type(args[0]).__name__ if is_constructor else name
+    """Return the name of a call in errors: a constructor, or a call, that is inherited goes by the
+    name of the object's class."""
+    is_of_class = function.__name__ in ("__init__", "__call__") and args
+    return type(args[0]).__name__ if is_of_class else name
 
 
 def checked_class(*hot: str, eager: bool = False) -> Callable[[C], C]:

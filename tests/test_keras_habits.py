@@ -9,7 +9,13 @@ import pytest
 
 import gdt
 from gdt import nn
-from gdt.errors import ArgumentError, CheckpointError, ShapeError
+from gdt.errors import (
+    ArgumentError,
+    CheckpointError,
+    DtypeError,
+    IndexRangeError,
+    ShapeError,
+)
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 4)).astype(np.float32)
@@ -119,6 +125,24 @@ def test_lists_of_inputs_validate_and_are_one_batch() -> None:
     assert rows[-3:] == [12, 12, 12]
 
 
+def test_causal_convolutions_see_no_later_element() -> None:
+    layer = nn.Conv1D(3, 3, padding="causal", dilation=2, key=0)
+    x = gdt.random.normal((2, 9, 4), dtype="float32")
+    y, start = layer(x), layer(x[:, :5])
+    np.testing.assert_allclose(y[:, :5], start, rtol=1e-5, atol=1e-6)
+
+
+def test_symbols_have_the_operators_of_arithmetic() -> None:
+    x, w = nn.Input((4,)), gdt.ones((4, 2), "float32")
+    network = nn.Model(x, 2 / (x**2 + 1) @ w)
+    np.testing.assert_allclose(network(X), (2 / (X**2 + 1)) @ np.ones((4, 2)), rtol=1e-5)
+
+
+def test_a_summary_of_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    nn.Sequential(nn.Embedding(10, 4), nn.Dense(3)).summary((6,))
+    assert "layers.1 Dense        (None, 6, 3)" in capsys.readouterr().out
+
+
 def test_weights_of_classes_in_a_step() -> None:
     one, other = model(), model()
     one.train_on_batch(X, Y, class_weight={0: 3.0})
@@ -182,6 +206,36 @@ def test_callbacks_under_earlier_names_of_base_classes_and_of_predictions() -> N
             "Keras' initial_learning_rate is initial here.",
         ),
         (lambda: type("Net", (nn.Module,), {"call": 1})()(X), NotImplementedError, "rename its"),
+        (
+            lambda: type("Net", (nn.Module,), {"forward": 1})()(X),
+            NotImplementedError,
+            "rename its forward",
+        ),
+        (lambda: nn.Flatten("channels_first"), ArgumentError, "no arguments, and 'channels_first'"),
+        (lambda: nn.GlobalMaxPool(keepdims=True), ArgumentError, "keepdims=True is given"),
+        (lambda: nn.Dense(in_features=3), ArgumentError, "PyTorch's in_features is input_size"),
+        (
+            lambda: nn.LSTM(4)(X, initial_state=X),
+            ArgumentError,
+            "LSTM: got an unexpected keyword argument",
+        ),
+        (lambda: model().state_dict(), AttributeError, "write model.state()"),
+        (lambda: model().forward(X), AttributeError, "write model(x)"),
+        (lambda: nn.Concatenate()(X), ArgumentError, "arrays is an ndarray, not a list of arrays"),
+        (lambda: nn.Add()([]), ArgumentError, "arrays is empty"),
+        (lambda: nn.Embedding(5, 2)([0, -1]), IndexRangeError, "Embedding: index -1 is out of"),
+        (lambda: nn.BatchNorm(momentum=2.0), ArgumentError, "momentum is 2.0"),
+        (lambda: nn.LayerNorm(epsilon=-1), ArgumentError, "epsilon is -1"),
+        (lambda: nn.GroupNorm(3, 7), ArgumentError, "3 groups do not divide 7 channels"),
+        (lambda: list(nn.Input((4,))), DtypeError, "Make the function a layer"),
+        (lambda: nn.Input((4,)).mean(), AttributeError, "Make the function a layer"),
+        (lambda: gdt.sin(nn.Input((4,))), DtypeError, "Make the function a layer"),
+        (
+            lambda: nn.MultiHeadAttention(2)(gdt.ones((3, 6, 4)), mask=gdt.ones((3, 6), bool)),
+            ShapeError,
+            "(batch, others), is mask[:, None, :]",
+        ),
+        (lambda: gdt.grad(gdt.sum)(3.0), DtypeError, "Make an array of it with gdt.asarray"),
         (lambda: type("Net", (nn.Model,), {"call": 1}), ArgumentError, "class Net(gdt.nn.Module)"),
     ],
 )

@@ -354,13 +354,21 @@ def test_an_empty_batch_leaves_running_moments_as_they_are() -> None:
     assert layer.moving_variance.tolist() == [1.0, 1.0]
 
 
-def test_batch_norm_without_state_is_the_tutorials() -> None:
-    layer = nn.BatchNorm()
-    x = gdt.asarray([[1.0, 5.0], [3.0, 9.0]])
-    np.testing.assert_allclose(layer(x).numpy(), [[-1, -1], [1, 1]], rtol=1e-4)
-    assert not layer.state()
-    with pytest.raises(DtypeError, match="no running moments"):
-        layer.eval()(x)
+def test_batch_norm_finds_its_size_at_the_first_call() -> None:
+    mesh = gdt.create_mesh([("batch", 2), ("model", 2)])
+    layers = [nn.BatchNorm(momentum=0.5), nn.BatchNorm(4, Layout(["model"], mesh), momentum=0.5)]
+    assert not layers[0].state()
+    layouts = nn.LayoutMap(mesh)
+    layouts[".*"] = ["model"]
+    layouts.apply(layers[0])
+    x = gdt.random.normal((6, 4), layout=Layout(["batch", None], mesh))
+    for mode in (True, False):
+        results = [layer.train(mode)(x).numpy() for layer in layers]
+        np.testing.assert_array_equal(*results)
+    names = ["scale", "offset", "moving_mean", "moving_variance"]
+    assert [*layers[0].state()] == names
+    assert all(a.layout is Layout(["model"], mesh) for a in layers[0].state().values())
+    assert [*layers[0].parameters()] == names[:2]
 
 
 def test_a_training_pass_under_the_tape_leaves_gradients_alone(rng: np.random.Generator) -> None:

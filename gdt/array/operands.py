@@ -35,7 +35,7 @@ def as_operand(
             DtypeError,
             op,
             f"{name} is {type_text(value)}",
-            remedy="Operands are arrays, numbers or nested lists.",
+            remedy=getattr(value, "as_operand", "Operands are arrays, numbers or nested lists."),
         )
     refuse_mask(value, op, name)
     try:

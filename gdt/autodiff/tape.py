@@ -330,7 +330,7 @@ def flatten(
             DtypeError,
             "gradient",
             f"{type_text(leaf)} is no distributed array, nor a list, tuple or dict of them",
-            remedy="Make an array with gdt.asarray before the tape.",
+            remedy="Make an array of it with gdt.asarray.",
         )
 
     template = mapped(numbered, tree, by_name=True)

@@ -14,9 +14,19 @@ ARGUMENTS = {
     "kernel_initializer": ("initializer",), "embeddings_initializer": ("initializer",),
     "return_sequences": ("sequences",), "return_state": ("states",), "go_backwards": ("backwards",),
     "beta_1": ("beta1",), "beta_2": ("beta2",), "initial_learning_rate": ("initial",),
-    "alpha": ("final",), "lr": ("learning_rate",),
+    "alpha": ("final",), "lr": ("learning_rate",), "initial_state": ("state",),
+    "attention_mask": ("mask",), "query": ("x",), "value": ("context",), "inputs": ("x",),
 }  # fmt: skip
 """Arguments by their names in Keras: the names that they may have in gdt."""
+
+TORCH_ARGUMENTS = {
+    "in_features": ("input_size",), "out_features": ("output_size",),
+    "in_channels": ("input_channels",), "out_channels": ("channels",), "stride": ("strides",),
+    "num_embeddings": ("count",), "embedding_dim": ("size",), "hidden_size": ("units",),
+    "num_groups": ("groups",), "eps": ("epsilon",), "bias": ("use_bias",), "p": ("rate",),
+    "embed_dim": ("size",),
+}  # fmt: skip
+"""Arguments by their names in PyTorch."""
 
 CLIPPING = 'Write model.compile("adam", loss, clip_norm=1.0), which clips all gradients together.'
 NAMING = "Names are ways through the object, such as layers.0.weight."
@@ -43,6 +53,11 @@ STATE = "model.state(), or model.get_weights() for NumPy arrays"
 TRAINED = "model.parameters(), tape.gradient(loss, model) and optimizer.update(model, gradients)"
 SYMBOLS = "gdt.nn.Model(x, layer(x)) with x = gdt.nn.Input((8,))"
 SAVING = "model.save(path) and gdt.load_model(path)"
+CALL = "model(x)"
+PREDICTED = "model.predict(x), and its argmax(-1) for classes"
+STEP = "loss, gradients = gdt.value_and_grad(f)(model) and optimizer.update(model, gradients)"
+PLACED = "gdt.nn.LayoutMap(mesh).apply(model): layouts say which devices hold its arrays"
+PRECISION = 'gdt.nn.mixed_precision(model, "bfloat16")'
 ATTRIBUTES = {
     "weights": STATE, "variables": STATE, "non_trainable_weights": STATE,
     "trainable_weights": TRAINED, "trainable_variables": TRAINED, "apply_gradients": TRAINED,
@@ -59,6 +74,15 @@ ATTRIBUTES = {
     "add_weight": "self.weight = gdt.zeros(shape), or an initializer of gdt.nn.initializers",
     "iterations": "optimizer.steps", "lr": "optimizer.learning_rate",
     "clone_model": SAVING,
+    "call": CALL, "forward": CALL, "predict_proba": PREDICTED, "predict_classes": PREDICTED,
+    "fit_generator": "model.fit(batches)", "metrics": "model.compiled.metrics",
+    "loss": "model.compiled.loss", "state_dict": "model.state()",
+    "load_state_dict": "model.load(state), or gdt.load_weights(model, path)",
+    "named_modules": "model.modules()", "children": "model.modules()",
+    "named_children": "model.modules()", "requires_grad_": "model.freeze()",
+    "requires_grad": "model.freeze()", "zero_grad": STEP, "backward": STEP, "step": STEP,
+    "to": PLACED, "cuda": PLACED, "cpu": "model.get_weights() for NumPy arrays",
+    "half": PRECISION, "bfloat16": PRECISION, "float": PRECISION,
 }  # fmt: skip
 """What to write in place of attributes of models, layers and optimizers."""
 
@@ -121,9 +145,11 @@ def remedy_for(arguments: Collection[str], parameters: Collection[str]) -> str:
     for argument in arguments:
         if argument in parameters:
             continue
-        own = [name for name in ARGUMENTS.get(argument, ()) if name in parameters]
-        if own or argument in REMEDIES:
-            return f"Keras' {argument} is {own[0]} here." if own else REMEDIES[argument]
+        for owner, words in (("Keras'", ARGUMENTS), ("PyTorch's", TORCH_ARGUMENTS)):
+            if own := [name for name in words.get(argument, ()) if name in parameters]:
+                return f"{owner} {argument} is {own[0]} here."
+        if argument in REMEDIES:
+            return REMEDIES[argument]
         if nearest := difflib.get_close_matches(argument, parameters, 1):
             return f"Write {nearest[0]} in place of {argument}."
     return ""

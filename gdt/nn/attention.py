@@ -194,11 +194,17 @@ class MultiHeadAttention(Module):
         q = self._heads_of("query", x, self.heads)  # (batch, heads, positions, head_size)
         k = self._heads_of("key", seen, self.key_heads)
         v = self._heads_of("value", seen, self.key_heads)
-        rank = 0 if mask is None else np.ndim(mask)
+        rank, sizes = 0 if mask is None else np.ndim(mask), (q.shape[-2], k.shape[-2])
         if rank >= q.ndim:
             problem = f"the mask has {rank} axes, and x {q.ndim - 1}"
             remedy = "It is (batch, positions, others), or what broadcasts to it; heads see alike."
             raise error(ShapeError, "MultiHeadAttention", problem, remedy=remedy)
+        if rank == 2 and any(n not in (1, m) for n, m in zip(mask.shape, sizes, strict=True)):
+            problem = f"the mask has shape {list(mask.shape)}, for {sizes[0]} positions"
+            remedy = "A mask of the others that are seen, (batch, others), is mask[:, None, :]."
+            raise error(
+                ShapeError, "MultiHeadAttention", f"{problem} and {sizes[1]} others", remedy=remedy
+            )
         if rank > 2:
             mask = expand_dims(mask, -3)
         y = self._attend(q, k, v, mask, self.training if training is None else training)

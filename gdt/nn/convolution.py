@@ -76,6 +76,7 @@ class Convolution(Module):
         self.taps = one_for_each_axis(name, "size", size, self.rank, 1)
         self.strides = one_for_each_axis(name, "strides", strides, self.rank, 1)
         self.dilation = one_for_each_axis(name, "dilation", dilation, self.rank, 1)
+        padding = self._padding_of(padding)
         paddings_of(name, padding, self.rank)  # raises for a padding that is none
         self.padding, self.groups, self.channels = padding, groups, channels
         create, create_bias = initializers.get(initializer), initializers.get(bias_initializer)
@@ -89,6 +90,10 @@ class Convolution(Module):
             )
         if input_channels is not None:
             self._build(input_channels)
+
+    def _padding_of(self, padding: Padding) -> Padding:
+        """Return the padding as `gdt.convolution` takes it."""
+        return padding
 
     def _weight_shape(self, input_channels: int) -> tuple[int, ...]:
         """Return the shape of the kernel; ArgumentError for groups that do not divide channels."""
@@ -140,13 +145,18 @@ class Convolution(Module):
 
 
 class Conv1D(Convolution):
-    """A convolution of sequences (batch, length, channels); arguments as of `Convolution`.
+    """A convolution of sequences (batch, length, channels); arguments as of `Convolution`. Padding
+    may also be "causal": all before the sequence, so that a result sees no later element.
 
-    >>> gdt.nn.Conv1D(4, 3, padding="same")(gdt.ones((2, 8, 3))).shape
+    >>> gdt.nn.Conv1D(4, 3, padding="causal")(gdt.ones((2, 8, 3))).shape
     (2, 8, 4)
     """
 
     rank = 1
+
+    def _padding_of(self, padding: Padding) -> Padding:
+        """Return the padding, of a causal convolution as a pair (before, after)."""
+        return [((self.taps[0] - 1) * self.dilation[0], 0)] if padding == "causal" else padding
 
 
 class Conv2D(Convolution):

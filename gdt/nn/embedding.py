@@ -12,7 +12,7 @@ from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_sizes, in_compute_dtype
 from gdt.ops.products.op import matmul
-from gdt.ops.taking import take
+from gdt.ops.taking import take_at
 from gdt.sharding.layout import Layout
 
 
@@ -20,7 +20,7 @@ from gdt.sharding.layout import Layout
 class Embedding(Module):
     """A table of vectors, one for each id.
 
-    ids: integers (...), result: (..., size).
+    ids: integers (...), of 0 to count - 1; result: (..., size).
     count: the number of ids, such as the size of a vocabulary. size: that of a vector.
     weight_layout: the layout of the table (count, size); replicated on the default mesh if not
         given. Where `count` is split, every device looks up the ids of its share, and the result is
@@ -50,7 +50,7 @@ class Embedding(Module):
         self.weight = spec.create((count, size))
 
     def __call__(self, ids: Any) -> Any:
-        (rows,) = in_compute_dtype(self, take(self.weight, ids, axis=0))
+        (rows,) = in_compute_dtype(self, take_at("Embedding", self.weight, ids, 0, negative=False))
         return rows
 
     def logits(self, x: Any) -> Any:

@@ -228,6 +228,13 @@ class Residual(Module):
         return x + self.layer(x)
 
 
+def _check_list(layer: str, arrays: Any) -> None:
+    """Raise ArgumentError unless `arrays` is a list of some arrays."""
+    if not isinstance(arrays, list | tuple) or not arrays:
+        shown = "empty" if isinstance(arrays, list | tuple) else shown_value(arrays)
+        raise error(ArgumentError, layer, f"arrays is {shown}, not a list of arrays")
+
+
 @checked_class(eager=True)
 class Add(Module):
     """The sum of a list of arrays that broadcast.
@@ -237,9 +244,7 @@ class Add(Module):
     """
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        if not isinstance(arrays, list | tuple) or not arrays:
-            problem = f"arrays is {shown_value(arrays)}, not a list of arrays"
-            raise error(ArgumentError, "Add", problem)
+        _check_list("Add", arrays)
         return functools.reduce(operator.add, arrays)
 
 
@@ -255,6 +260,7 @@ class Concatenate(Module):
         self.axis = axis
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
+        _check_list("Concatenate", arrays)
         return concat(arrays, self.axis)
 
     def describe(self) -> str:

@@ -34,8 +34,8 @@ class Model(Module):
     """A model of the layers that lead from its inputs to its outputs.
 
     inputs, outputs: symbols, or lists of them: `gdt.nn.Input`, and what layers return for symbols.
-    Symbols also add, subtract, multiply, divide and are indexed; another function of arrays is made
-    a layer by `gdt.nn.Activation`.
+    Symbols have the operators of arithmetic and are indexed; another function of arrays is made a
+    layer by `gdt.nn.Activation`.
 
     The layers are in the list `layers`, in the order of their calls; a layer that is called twice
     is one layer. Calls take arrays in the order of the inputs, or one list of them, and the mode

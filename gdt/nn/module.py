@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from gdt.arguments import checked_class
+from gdt.arguments import checked_class, shown_value
 from gdt.array.array import DistributedArray
-from gdt.errors import CheckpointError, error
+from gdt.errors import ArgumentError, CheckpointError, error
 from gdt.nn.compiling import Compilable
 from gdt.nn.symbol import call as symbol_of_call
 from gdt.nn.symbol import is_symbolic
@@ -48,7 +48,13 @@ class Module(Compilable, Displayed):
     compute_dtype: str | None = None  # of the layer's products; see `gdt.nn.mixed_precision`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a module, which a LayoutMap whose scope is open will find."""
+        """Make a module, which a LayoutMap whose scope is open will find.
+
+        Raises ArgumentError for arguments of a class that has no `__init__`."""
+        if (args or kwargs) and cls.__init__ is object.__init__:
+            given = [*map(shown_value, args), *(f"{n}={shown_value(v)}" for n, v in kwargs.items())]
+            problem = f"it takes no arguments, and {given[0]} is given"
+            raise error(ArgumentError, cls.__name__, problem)
         module = super().__new__(cls)
         modules = NEW_MODULES.get()
         if modules is not None:
@@ -62,7 +68,8 @@ class Module(Compilable, Displayed):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         text = f"{type(self).__name__} defines no __call__"
-        raise NotImplementedError(text + ("; rename its call" if hasattr(self, "call") else ""))
+        others = [name for name in ("call", "forward") if hasattr(type(self), name)]
+        raise NotImplementedError(text + (f"; rename its {others[0]}" if others else ""))
 
     # ---- parameters and parts
 

@@ -12,7 +12,7 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.comm.agreement import Action, compared_origin
 from gdt.comm.notes import note
-from gdt.errors import DtypeError, error
+from gdt.errors import ArgumentError, error
 from gdt.nn import initializers
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_features, check_sizes, features_of, mesh_of
@@ -25,96 +25,6 @@ from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
 
-@checked_class(eager=True)
-class BatchNorm(Module):
-    """Batch normalisation over all axes of x but the last, then scale and offset.
-
-    x, result: (..., size).
-    size: the number of features. None gives the layer of the DTensor tutorial, which has no
-        arrays, and cannot be evaluated, because it has no running moments.
-    layout: that of vectors of features, such as `weight_layout.delete([0])` of the layer before.
-    affine: whether there are a scale and an offset to train.
-    momentum: the weight of the old running moments in each update. Training updates the running
-        moments, and evaluation uses them.
-    epsilon: added to the variance. The default is that of the DTensor tutorial; Keras has 1e-3.
-    dtype: the dtype of the layer's arrays.
-
-    Moments are those of the global batch, however it is split; the running variance is the biased
-    one, as in Keras. Source: Ioffe and Szegedy 2015.
-
-    Raises DtypeError for evaluation without a size.
-
-    >>> layer = gdt.nn.BatchNorm(2)
-    >>> layer(gdt.asarray([[1.0, 5.0], [3.0, 9.0]], "float32")).numpy().round(3).tolist()
-    [[-1.0, -1.0], [1.0, 1.0]]
-    >>> layer.moving_mean.numpy().round(3)
-    array([0.02, 0.07], dtype=float32)
-    """
-
-    untrained = ("moving_mean", "moving_variance")
-
-    def __init__(
-        self,
-        size: int | None = None,
-        layout: Layout | None = None,
-        *,
-        affine: bool = True,
-        momentum: float = 0.99,
-        epsilon: float = 1e-5,
-        dtype: Any = np.float32,
-    ) -> None:
-        self.size, self.momentum, self.epsilon = size, momentum, epsilon
-        self.scale: DistributedArray | None = None
-        self.offset: DistributedArray | None = None
-        if size is None:
-            return
-        if affine:
-            self.scale = initializers.ones((size,), dtype, layout)
-            self.offset = initializers.zeros((size,), dtype, layout)
-        self.moving_mean = initializers.zeros((size,), dtype, layout)
-        self.moving_variance = initializers.ones((size,), dtype, layout)
-
-    def __call__(self, x: Any, training: bool | None = None) -> Any:
-        """Return x normalised with the batch's moments if `training`, else with running moments.
-
-        training: None takes the module's mode."""
-        if isinstance(x, DistributedArray) and is_half(x.dtype):  # statistics are not rounded
-            return self(x.astype(np.float32), training).astype(x.dtype)
-        if not (self.training if training is None else training):
-            return self._evaluate(x)
-        y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)
-        if self.size is not None and y.size:  # no rows have no moments
-            self._track("moving_mean", mean)
-            self._track("moving_variance", variance)
-        return y
-
-    def _track(self, name: str, value: DistributedArray) -> None:
-        """Update the running moment called `name` with the batch's."""
-        attributes = vars(self)
-        value = relayout(value, attributes[name].layout)
-        if value.mesh.num_processes > 1:
-            origins = " ".join([f"{compared_origin(x):x}" for x in (attributes[name], value)])
-            text = f"{name} of BatchNorm, {value.type} ({zlib.crc32(origins.encode()):08x})"
-            noted(partial(note, value.mesh, Action("op", text), (self.momentum,)))
-        moving_average.update([(attributes, name)], value, float(self.momentum))
-
-    def _evaluate(self, x: Any) -> Any:
-        """Return x normalised with the running moments; raise DtypeError if there are none."""
-        if self.size is None:
-            raise error(
-                DtypeError,
-                "BatchNorm",
-                "a layer without a size has no running moments to evaluate with",
-                remedy="Use gdt.nn.BatchNorm(size, layout, affine=False).",
-            )
-        mean, variance = self.moving_mean, self.moving_variance
-        return batch_normalization(x, mean, variance, self.offset, self.scale, self.epsilon)
-
-    def describe(self) -> str:
-        """Return the number of features as text."""
-        return "no running moments" if self.size is None else f"{self.size}"
-
-
 class _FeatureNorm(Module):
     """The base of normalisations with a scale, and perhaps an offset, for each feature.
 
@@ -123,6 +33,9 @@ class _FeatureNorm(Module):
 
     def __init__(self, size: int | None, epsilon: float, specs: dict[str, ParameterSpec]) -> None:
         check_sizes(type(self).__name__, size=size)
+        if not epsilon >= 0:
+            problem = f"epsilon is {epsilon!r}"
+            raise error(ArgumentError, type(self).__name__, problem, remedy="It is at least 0.")
         self.epsilon, self._parameter_specs = epsilon, specs
         self.scale: DistributedArray | None = None
         self.offset: DistributedArray | None = None
@@ -164,6 +77,82 @@ def _parameter_specs(
         "scale": scale,
         "offset": ParameterSpec(layer, initializers.zeros, dtype, offset_layout or scale_layout),
     }
+
+
+@checked_class(eager=True)
+class BatchNorm(_FeatureNorm):
+    """Batch normalisation over all axes of x but the last, then scale and offset.
+
+    x, result: (..., size).
+    size: the number of features; found at the first call if not given.
+    layout: that of vectors of features, such as `weight_layout.delete([0])` of the layer before.
+    affine: whether there are a scale and an offset to train.
+    momentum: the weight of the old running moments in each update, in [0, 1]. Training updates the
+        running moments, and evaluation uses them.
+    epsilon: added to the variance. The default is that of the DTensor tutorial; Keras has 1e-3.
+    dtype: the dtype of the layer's arrays.
+
+    Moments are those of the global batch, however it is split; the running variance is the biased
+    one, as in Keras. Source: Ioffe and Szegedy 2015.
+
+    Raises ArgumentError for sizes and numbers out of range, ShapeError for an x of another number
+    of features.
+
+    >>> layer = gdt.nn.BatchNorm(2)
+    >>> layer(gdt.asarray([[1.0, 5.0], [3.0, 9.0]], "float32")).numpy().round(3).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    >>> layer.moving_mean.numpy().round(3)
+    array([0.02, 0.07], dtype=float32)
+    """
+
+    untrained = ("moving_mean", "moving_variance")
+
+    def __init__(
+        self,
+        size: int | None = None,
+        layout: Layout | None = None,
+        *,
+        affine: bool = True,
+        momentum: float = 0.99,
+        epsilon: float = 1e-5,
+        dtype: Any = np.float32,
+    ) -> None:
+        if not 0 <= momentum <= 1:
+            problem = f"momentum is {momentum!r}"
+            raise error(ArgumentError, "BatchNorm", problem, remedy="It is in [0, 1].")
+        self.momentum = momentum
+        specs = _parameter_specs("BatchNorm", layout, None, affine, dtype)
+        specs["moving_mean"] = ParameterSpec("BatchNorm", initializers.zeros, dtype, layout)
+        specs["moving_variance"] = ParameterSpec("BatchNorm", initializers.ones, dtype, layout)
+        self.moving_mean: DistributedArray
+        self.moving_variance: DistributedArray
+        super().__init__(size, epsilon, specs)
+
+    def __call__(self, x: Any, training: bool | None = None) -> Any:
+        """Return x normalised with the batch's moments if `training`, else with running moments.
+
+        training: None takes the module's mode."""
+        if isinstance(x, DistributedArray) and is_half(x.dtype):  # statistics are not rounded
+            return self(x.astype(np.float32), training).astype(x.dtype)
+        self._fit(x)
+        if not (self.training if training is None else training):
+            mean, variance = self.moving_mean, self.moving_variance
+            return batch_normalization(x, mean, variance, self.offset, self.scale, self.epsilon)
+        y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)
+        if y.size:  # no rows have no moments
+            self._track("moving_mean", mean)
+            self._track("moving_variance", variance)
+        return y
+
+    def _track(self, name: str, value: DistributedArray) -> None:
+        """Update the running moment called `name` with the batch's."""
+        attributes = vars(self)
+        value = relayout(value, attributes[name].layout)
+        if value.mesh.num_processes > 1:
+            origins = " ".join([f"{compared_origin(x):x}" for x in (attributes[name], value)])
+            text = f"{name} of BatchNorm, {value.type} ({zlib.crc32(origins.encode()):08x})"
+            noted(partial(note, value.mesh, Action("op", text), (self.momentum,)))
+        moving_average.update([(attributes, name)], value, float(self.momentum))
 
 
 @checked_class(eager=True)
@@ -260,6 +249,10 @@ class GroupNorm(_FeatureNorm):
         dtype: Any = np.float32,
     ) -> None:
         check_sizes("GroupNorm", groups=groups)
+        if size is not None and size % groups:
+            raise error(
+                ArgumentError, "GroupNorm", f"{groups} groups do not divide {size} channels"
+            )
         self.groups = groups
         specs = _parameter_specs("GroupNorm", layout, offset_layout, affine, dtype)
         super().__init__(size, epsilon, specs)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gdt.arguments import checked_class
+from gdt.errors import ShapeError, error
 from gdt.nn.module import Module
 from gdt.nn.parameters import features_of
 from gdt.ops.extrema import max_
@@ -26,11 +29,20 @@ class _Pool(Module):
     ) -> None:
         name, arguments = type(self).__name__, (size, strides, padding)
         # Arguments that are one for each axis tell the rank, and single numbers fit every rank.
-        rank = next((len(a) for a in arguments if isinstance(a, list | tuple)), 1)
+        self.rank = next((len(a) for a in arguments if isinstance(a, list | tuple)), None)
+        rank = self.rank or 1
         one_for_each_axis(name, "size", size, rank, 1)
         one_for_each_axis(name, "strides", size if strides is None else strides, rank, 1)
         paddings_of(name, padding, rank)
         self.size, self.strides, self.padding = size, strides, padding
+
+    def _check(self, x: Any) -> None:
+        """Raise ShapeError for an x that has no batch, or no axis for each of the window."""
+        if np.ndim(x) < 3 or np.ndim(x) != (self.rank or np.ndim(x) - 2) + 2:
+            axes = "3 axes or more" if self.rank is None else f"{self.rank + 2} axes"
+            problem = f"x has shape {list(np.shape(x))}, and {axes} are needed"
+            remedy = "They are batch, spatial axes and channels."
+            raise error(ShapeError, type(self).__name__, problem, remedy=remedy)
 
     def describe(self) -> str:
         """Return the size of the windows as text."""
@@ -47,6 +59,7 @@ class MaxPool(_Pool):
     """
 
     def __call__(self, x: Any) -> Any:
+        self._check(x)
         return max_pool(x, self.size, self.strides, self.padding)
 
 
@@ -60,6 +73,7 @@ class AveragePool(_Pool):
     """
 
     def __call__(self, x: Any) -> Any:
+        self._check(x)
         return average_pool(x, self.size, self.strides, self.padding)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from gdt.array.array import DistributedArray
+from gdt.errors import DtypeError
 from gdt.nn.compiling import METHODS
 from gdt.nn.module import Module, parts
 from gdt.observe import Observer, observing
@@ -200,7 +201,13 @@ def _short(number: int) -> str:
 
 def summary(model: Module, shape: Sequence[int] | None, console: Console | None) -> None:
     """Print the summary of a model; see `Module.summary`."""
-    text = summary_text(model, example_inputs(model, shape))
+    inputs = example_inputs(model, shape)
+    try:
+        text = summary_text(model, inputs)
+    except DtypeError:
+        if shape is None or inputs is None:
+            raise
+        text = summary_text(model, [x.astype("int32") for x in inputs])  # ids of an embedding
     if processes.current().index == 0:
         target = console or Console()
         target.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.errors import ShapeError, error
+from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.creation import zeros
 from gdt.state.trees import leaves, mapped
+
+AS_LAYER = "Make the function a layer: gdt.nn.Activation(function)(symbol)."
+"""What to do where a function that is no layer is called with a symbol."""
 
 
 class Symbol:
@@ -27,6 +30,7 @@ class Symbol:
     """
 
     __array_ufunc__ = None  # NumPy's operators leave it to those of symbols
+    as_operand = AS_LAYER
 
     def __init__(
         self,
@@ -86,11 +90,31 @@ class Symbol:
     def __truediv__(self, other: Any) -> Any:
         return call(operator.truediv, self, other)
 
+    def __rtruediv__(self, other: Any) -> Any:
+        return call(operator.truediv, other, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return call(operator.matmul, self, other)
+
+    def __pow__(self, other: Any) -> Any:
+        return call(operator.pow, self, other)
+
     def __neg__(self) -> Any:
         return call(operator.neg, self)
 
     def __getitem__(self, index: Any) -> Any:
         return call(operator.getitem, self, index)
+
+    def __getattr__(self, name: str) -> Any:
+        text = f"'Symbol' object has no attribute {name!r}"
+        hint = "" if name.startswith("__") else f". {AS_LAYER}"
+        raise AttributeError(text + hint, name=name, obj=self)
+
+    def __iter__(self) -> Any:
+        if isinstance(self.value, tuple):
+            return iter([self[i] for i in range(len(self.value))])
+        problem = f"{self} is one array: its rows are not known yet"
+        raise error(DtypeError, "Symbol", problem, remedy=AS_LAYER)
 
 
 def is_symbolic(args: Iterable[Any]) -> bool:

@@ -64,11 +64,18 @@ def along_axis_or_flat(
 
 
 def checked_indices(
-    array_type: ArrayType, indices: Any, axis: int, name: str, *, is_constant: bool = False
+    array_type: ArrayType,
+    indices: Any,
+    axis: int,
+    name: str,
+    *,
+    is_constant: bool = False,
+    negative: bool = True,
 ) -> DistributedArray:
     """`indices` as an array of integers that all point into axis `axis` of an array of that type.
 
-    is_constant: whether they are the same in every run of a program.
+    is_constant: whether they are the same in every run of a program. negative: whether they may
+    count from the end.
 
     Raises IndexRangeError for one that does not (on the CPU: a GPU is not asked), DtypeError for
     what is no integer.
@@ -78,7 +85,7 @@ def checked_indices(
         if not indices.size:
             indices = np.zeros(indices.shape, np.int64)
         if indices.dtype.kind in "iu":
-            _check_range(array_type, indices, axis, name)
+            _check_range(array_type, indices, axis, name, negative)
             # One copy, which all blocks of the host share.
             layout = Layout.replicated(array_type.mesh, indices.ndim)
             indices = distribute(
@@ -87,7 +94,7 @@ def checked_indices(
         else:
             indices = as_operand(indices, array_type.mesh, name, "indices")
     elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
-        indices = _in_range(array_type, indices.resolve(), axis, name)
+        indices = _in_range(array_type, indices.resolve(), axis, name, negative)
     if indices.dtype.kind not in "iu":
         raise error(
             DtypeError,
@@ -100,7 +107,7 @@ def checked_indices(
 
 
 def _in_range(
-    array_type: ArrayType, indices: DistributedArray, axis: int, name: str
+    array_type: ArrayType, indices: DistributedArray, axis: int, name: str, negative: bool
 ) -> DistributedArray:
     """`indices` once they have been checked. In a recording they are what the check makes, so that
     a program that reads them checks them too."""
@@ -108,7 +115,7 @@ def _in_range(
 
     def check(blocks: Sequence[Block]) -> list[Sequence[Block]]:
         for part in _valid_parts(of, blocks):
-            _check_range(array_type, part, axis, name)
+            _check_range(array_type, part, axis, name, negative)
         return [[block.view() for block in blocks]]
 
     (checked,) = results = check(indices.blocks)
@@ -128,11 +135,12 @@ def _valid_parts(array_type: ArrayType, blocks: Sequence[Block]) -> Sequence[Blo
         return [shard.data for shard in DistributedArray(array_type, tuple(blocks)).shards]
 
 
-def _check_range(array_type: ArrayType, indices: Any, axis: int, name: str) -> None:
+def _check_range(array_type: ArrayType, indices: Any, axis: int, name: str, negative: bool) -> None:
     size = array_type.shape[axis]
-    if indices.size == 0 or (-size <= indices.min() and indices.max() < size):
+    least = -size if negative else 0
+    if indices.size == 0 or (least <= indices.min() and indices.max() < size):
         return
-    wrong = indices[(indices < -size) | (indices >= size)].flat[0]
+    wrong = indices[(indices < least) | (indices >= size)].flat[0]
     raise error(
         IndexRangeError,
         name,

@@ -185,10 +185,17 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     >>> gdt.take(gdt.asarray([[1, 2], [3, 4], [5, 6]]), [2, 0], axis=0).tolist()
     [[5, 6], [1, 2]]
     """
+    return take_at("take", x, indices, axis)
+
+
+def take_at(
+    name: str, x: Any, indices: Any, axis: int | None, *, negative: bool = True
+) -> DistributedArray:
+    """`take` for the function called `name`. negative: whether indices may count from the end."""
     mesh_of = {"indices": indices} if isinstance(indices, DistributedArray) else {}
-    x = as_operands("take", x=x, **mesh_of)[0]
-    x, axis = along_axis_or_flat(x, axis, "take", takes_rank_0=True)
-    indices = checked_indices(x.type, indices, axis, "take")
+    x = as_operands(name, x=x, **mesh_of)[0]
+    x, axis = along_axis_or_flat(x, axis, name, takes_rank_0=True)
+    indices = checked_indices(x.type, indices, axis, name, negative=negative)
     if not any(indices.layout.dims):  # the rows are not split either: tokens of an embedding
         result: DistributedArray = take_in_range(x, indices, axis=axis)
         return result

@@ -84,7 +84,7 @@ def things() -> dict[str, Any]:
     by_name |= {f"gdt.metrics.{c.__name__}": c for c in classes if issubclass(c, Metric)}
     by_name |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
     by_name["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
-    operators = ("add", "sub", "mul", "truediv", "neg", "getitem")
+    operators = ("add", "sub", "mul", "truediv", "matmul", "pow", "neg", "getitem")
     by_name |= {f"operator.{n}": getattr(operator, n) for n in operators}
     return by_name | {f"own:{name}": thing for name, thing in OWN.items()}
 

@@ -413,6 +413,10 @@ def transposed_convolution(
     steps = one_for_each_axis(name, "strides", strides, rank, 1)
     dilations = one_for_each_axis(name, "dilation", dilation, rank, 1)
     pads, pixels = paddings_of(name, padding, rank), []
+    if isinstance(pads, str) and any(extra):
+        problem = f"output_padding is {output_padding!r}, and padding is {padding!r}"
+        remedy = "It goes with a padding of numbers, such as padding=0."
+        raise error(ArgumentError, name, problem, remedy=remedy)
     for i, (m, k, s, d) in enumerate(
         zip(x.shape[-rank - 1 : -1], taps, steps, dilations, strict=True)
     ):
