@@ -118,12 +118,14 @@ def test_a_ring_sends_what_theory_says(size: int, blocks: int) -> None:
     assert sent == [*[("exchange", nbytes)] * 21, ("all_reduce", 2 * 7 * 8)]  # and the loss
 
 
-def test_a_split_sequence_never_holds_more_than_its_share() -> None:
-    """The 128 MiB of scores are never stored; the largest block is keys and values of one tile."""
+@pytest.mark.parametrize(("blocks", "share"), [(8, 2 / 8), (1, 1)])
+def test_a_split_sequence_never_holds_more_than_its_share(blocks: int, share: float) -> None:
+    """The 128 MiB of scores are never stored; the largest block is keys and values of one tile, or
+    all keys where all tiles share a block."""
     stored_bytes = lambda b: (
         b.itemsize * math.prod(n for n, s in zip(b.shape, b.strides, strict=True) if s)
     )
-    mesh = create_mesh([("context", 8)], blocks=8)
+    mesh = create_mesh([("context", 8)], blocks=blocks)
     layout = Layout([None, "context", None], mesh)
     arrays = [gdt.random.normal((1, 4096, 8), key=i, layout=layout) for i in range(3)]
     sizes: list[int] = []
@@ -138,7 +140,7 @@ def test_a_split_sequence_never_holds_more_than_its_share() -> None:
 
     with gdt.observe.observing(Largest()):
         gdt.grad(lambda *a: gdt.sum(gdt.attention(*a)), argnums=(0, 1, 2))(*arrays)
-    assert max(sizes) == 2 * arrays[0].type.nbytes / 8  # keys and values of one tile
+    assert max(sizes) == share * arrays[0].type.nbytes
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
