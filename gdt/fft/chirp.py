@@ -25,7 +25,7 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.fft.local import SWAPPED, fft_of_whole, twiddled
+from gdt.fft.local import SWAPPED, fft_of_whole, products_of_tables, tables_of_factors, twiddled
 from gdt.fft.matrices import Step, as_matrix, as_vector
 from gdt.ops.elementwise import conj, like, real
 from gdt.ops.generation import from_indices
@@ -58,14 +58,10 @@ class Wave(NamedTuple):
     def at(self, xp: Any, first: Block, columns: Block) -> Block:
         """The values at first + columns: first (..., rows, 1), and columns (..., 1, columns), which
         follow each other."""
-        # k^2 = first^2 + 2 first column + column^2, and column is h * width + w: there are few
-        # factors of first and h, and of first and w.
-        width = max(1, math.isqrt(columns.shape[-1]))
-        turn = 2j * np.pi * self.sign / self.n
-        high = xp.exp(turn * (first * columns[..., ::width] % self.n)) * self._alone(xp, first)
-        low = xp.exp(turn * (first * xp.arange(width) % self.n))
-        values = high[..., None] * low[..., None, :]
-        values = values.reshape(*values.shape[:-2], -1)[..., : columns.shape[-1]]
+        # k^2 = first^2 + 2 first column + column^2
+        count = columns.shape[-1]
+        high, low = tables_of_factors(xp, first, columns[..., :1], count, self.n, self.sign)
+        values = products_of_tables(high * self._alone(xp, first), low, count)
         values *= self._alone(xp, columns)
         return values
 

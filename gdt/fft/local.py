@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -142,6 +143,28 @@ def resized(x: DistributedArray, axis: int, n: int) -> DistributedArray:
 # ---------------------------------------------------------------- the factors between two steps
 
 
+def tables_of_factors(
+    xp: Any, row: Block, first: Block, count: int, n: int, sign: int
+) -> tuple[Block, Block]:
+    """Return two short tables of factors exp(sign 2 pi i row column / n) for `count` columns from
+    `first` on, of which `products_of_tables` makes those of all columns.
+
+    row and first broadcast; the tables are (..., h) and (..., w), and h * w is at least the count.
+    """
+    # Column l is h * width + w: the factors of h and of w, of which there are few, give those of l.
+    width = max(1, math.isqrt(count))
+    turn = sign * 2j * np.pi / n
+    high = xp.exp(turn * (row * (first + xp.arange(0, count, width)) % n))
+    return high, xp.exp(turn * (row * xp.arange(width) % n))
+
+
+def products_of_tables(high: Block, low: Block, count: int) -> Block:
+    """Return the first `count` products of each number of one table and each of another:
+    (..., count)."""
+    products = high[..., None] * low[..., None, :]
+    return products.reshape(*products.shape[:-2], -1)[..., :count]
+
+
 @op("... i j -> ... i j", linear="x")
 def twiddled(
     xp: Any, x: Block, /, n: int, inverse: bool = False, *, shards: Shards = FROM_ENGINE
@@ -154,17 +177,14 @@ def twiddled(
     """
     rows, columns = x.shape[-2:]
     row, column = rows_and_columns(xp, x, shards)
-    # Column l is h * width + w: the factors of h and of w, of which there are few, give those of l.
-    width = max(1, int(np.sqrt(columns)))
-    turn = (2j if inverse else -2j) * np.pi / n
-    high = xp.exp(turn * (row * column[..., ::width] % n))
-    low = xp.exp(turn * (row * xp.arange(width) % n))
+    sign = 1 if inverse else -1
+    high, low = tables_of_factors(xp, row, column[..., :1], columns, n, sign)
     dtype = xp.result_type(x.dtype, np.complex64)
 
     def product(part: slice) -> Block:
         """Some rows of the result. Factors may be as large as x, which they are not all at once."""
-        factors = (high[..., part, :, None] * low[..., part, None, :]).astype(dtype)
-        factors = factors.reshape(*factors.shape[:-2], -1)[..., :columns]
+        factors = products_of_tables(high[..., part, :], low[..., part, :], columns)
+        factors = factors.astype(dtype)
         if factors.shape != x[..., part, :].shape or dtype != x.dtype:
             return x[..., part, :] * factors
         factors *= x[..., part, :]

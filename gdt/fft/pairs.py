@@ -17,6 +17,7 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
+from gdt.fft.local import products_of_tables, tables_of_factors
 from gdt.fft.split import transformed
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import astype, conj, like, real
@@ -76,23 +77,15 @@ def _half(x: DistributedArray, m: int, norm: str, conjugated: bool) -> Distribut
 # ---------------------------------------------------------------- halves of a transform
 
 
-def _factors(xp: Any, first: Block, count: int, turn: complex) -> Block:
-    """exp(turn * k) for `count` numbers k from each of `first` on: (mesh axes..., count)."""
-    # Number k is h * width + l: the factors of h and of l, of which there are few, give those of k.
-    width = max(1, math.isqrt(count))
-    high = xp.exp(turn * (first[..., None] + xp.arange(0, count, width)))
-    low = xp.exp(turn * xp.arange(width))
-    return (high[..., None] * low).reshape(*first.shape, -1)[..., :count]
-
-
 def _weights(
     xp: Any, x: Block, shards: Shards, low: int, high: int, inverse: bool, scale: float
 ) -> Block:
     """Half of `scale`, times 1 + w for w[k] = -i exp(-2 pi i k / n), or its conjugate if `inverse`,
     for the elements `low` to `high` of every shard; n is twice the length of the half transform."""
     half, start = shards.size["i"] - (not inverse), xp.asarray(shards.start["i"])
-    unit = 1j if inverse else -1j
-    weights = (1 + unit * _factors(xp, start + low, high - low, unit * np.pi / half)) * (scale / 2)
+    sign, count = 1 if inverse else -1, high - low
+    tables = tables_of_factors(xp, 1, (start + low)[..., None], count, 2 * half, sign)
+    weights = (1 + sign * 1j * products_of_tables(*tables, count)) * (scale / 2)
     ones = (1,) * (x.ndim - start.ndim - 1)
     dtype = xp.result_type(x.dtype, np.complex64)
     return weights.reshape(*start.shape, *ones, -1).astype(dtype, copy=False)

@@ -28,6 +28,77 @@ from gdt.sharding.layout import Layout
 Block = Any
 
 
+class Repetition:
+    """The slices of `x` along an axis, counted from the front, each as often as `counts` says.
+
+    size: the sum of the counts.
+    """
+
+    def __init__(self, x: ArrayType, counts: ArrayType, axis: int, size: int) -> None:
+        mesh, dims, axes = x.mesh, x.layout.dims, tuple(sorted(x.layout.dims[axis]))
+        self.axis, self.backend = axis, backend_of(mesh)
+        self.x = x.with_layout(Layout.of(mesh, (*dims[:axis], axes, *dims[axis + 1 :])))
+        self.counts = counts.with_layout(Layout.of(mesh, (axes,)))
+        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+        self.out = ArrayType.of(shape, x.dtype, self.x.layout)
+        self.exchange = Exchange(mesh, axes, f"rows of {x} that {counts} repeats")
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        mesh, axes = self.x.mesh, self.x.layout.dims[self.axis]
+        if not axes:
+            return ()
+        names = tuple([mesh.axis_names[a] for a in axes])
+        nbytes = sent_by_all(self.x, self.axis) + sent_by_all(self.counts, 0)
+        return (Collective("all_to_all", names, nbytes, 2),)
+
+    def run(self, blocks: Sequence[Block], count_blocks: Sequence[Block]) -> list[Block]:
+        """Return the blocks of the result, of those of the rows and of the counts."""
+        exchange = self.exchange
+        if exchange.size == 1:  # the host asks for no places, so that a CUDA graph can hold it
+            return exchange.by_block(
+                lambda i, *pair: self._repeated(i, *self._part(i, *pair)), blocks, count_blocks
+            )
+        parts = exchange.by_block(self._rows_to_repeat, blocks, count_blocks)
+        totals = exchange.all_gather([np.array(int(times.sum())) for _, times in parts])
+        sent = exchange.by_block(self._pieces, parts, totals)
+        parts.clear()
+        row_lists = exchange.all_to_all([[rows for rows, _ in row] for row in sent])
+        time_lists = exchange.all_to_all([[times for _, times in row] for row in sent])
+        sent.clear()
+        concatenate = self.backend.xp.concatenate
+        return exchange.by_block(
+            lambda i, *lists: self._repeated(i, *map(concatenate, lists)), row_lists, time_lists
+        )
+
+    def _part(self, i: int, block: Block, count_block: Block) -> tuple[Block, Block]:
+        """The rows (rows, ...) of block i, and how often each of them stands in the result."""
+        number, mesh_ndim = self.exchange.first + i, self.x.mesh.ndim
+        rows = join(self.x, block, self.axis, number)
+        times = join(self.counts, count_block, 0, number).reshape(-1)
+        return self.backend.xp.moveaxis(rows, mesh_ndim + self.axis, 0), times
+
+    def _rows_to_repeat(self, i: int, block: Block, count_block: Block) -> tuple[Block, Block]:
+        rows, times = self._part(i, block, count_block)
+        is_there = times > 0
+        return rows.compress(is_there, axis=0), times.compress(is_there)
+
+    def _pieces(self, i: int, part: tuple[Block, Block], totals: np.ndarray) -> list[Any]:
+        """Of the rows of block i, those that each block of its group writes."""
+        start = int(totals[: self.exchange.places[i]].sum())
+        members = self.exchange.members[i]
+        shares = np.array([part_of(self.out, self.axis, number) for number in members])
+        return _pieces(self.backend, *part, shares - start)
+
+    def _repeated(self, i: int, rows: Block, times: Block) -> Block:
+        """Block i of the result."""
+        xp, number = self.backend.xp, self.exchange.first + i
+        low, high = part_of(self.out, self.axis, number)
+        row = xp.searchsorted(xp.cumsum(times), xp.arange(high - low), side="right")
+        part = xp.moveaxis(rows.take(row, axis=0), 0, self.x.mesh.ndim + self.axis)
+        return cut(xp, part, self.out, self.axis, number)
+
+
 @planned_op()
 def repeated_rows(x: ArrayType, counts: ArrayType, /, *, axis: int, size: int) -> BlockPlan:
     """The slices of `x` along `axis`, counted from the front, each as often as `counts` says.
@@ -38,64 +109,18 @@ def repeated_rows(x: ArrayType, counts: ArrayType, /, *, axis: int, size: int) -
     >>> gdt.ops.repeated_rows.repeated_rows(gdt.arange(3), counts, axis=0, size=3).tolist()
     [0, 0, 2]
     """
-    mesh, axes = x.mesh, tuple(sorted(x.layout.dims[axis]))
-    dims = x.layout.dims
-    have = x.with_layout(Layout.of(mesh, (*dims[:axis], axes, *dims[axis + 1 :])))
-    lengths = counts.with_layout(Layout.of(mesh, (axes,)))
-    out = ArrayType.of((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype, have.layout)
-    exchange = Exchange(mesh, axes, f"rows of {x} that {counts} repeats")
+    repetition = Repetition(x, counts, axis, size)
 
-    def run(blocks: Sequence[Block], count_blocks: Sequence[Block]) -> list[Block]:
-        backend = backend_of(mesh)
+    def of_one_block(rows: Block, times: Block) -> Block:
+        return repetition.run([rows], [times])[0]
 
-        def part_and_times(i: int, block: Block, count_block: Block) -> tuple[Block, Block]:
-            number = exchange.first + i
-            part = backend.xp.moveaxis(join(have, block, axis, number), mesh.ndim + axis, 0)
-            return part, join(lengths, count_block, 0, number).reshape(-1)
-
-        def rows_to_repeat(i: int, block: Block, count_block: Block) -> tuple[Block, Block]:
-            part, times = part_and_times(i, block, count_block)
-            is_there = times > 0
-            return part.compress(is_there, axis=0), times.compress(is_there)
-
-        def pieces(i: int, part: tuple[Block, Block], total: np.ndarray) -> list[Any]:
-            start = int(total[: exchange.places[i]].sum())
-            shares = [part_of(out, axis, number) for number in exchange.members[i]]
-            return _pieces(backend, *part, np.array(shares) - start)
-
-        def repeated(i: int, rows: Block, times: Block) -> Block:
-            xp = backend.xp
-            low, high = part_of(out, axis, exchange.first + i)
-            row = xp.searchsorted(xp.cumsum(times), xp.arange(high - low), side="right")
-            part = xp.moveaxis(rows.take(row, axis=0), 0, mesh.ndim + axis)
-            return cut(xp, part, out, axis, exchange.first + i)
-
-        if exchange.size == 1:  # the host asks for no places, so that a CUDA graph can hold it
-            return exchange.by_block(
-                lambda i, *pair: repeated(i, *part_and_times(i, *pair)), blocks, count_blocks
-            )
-        parts = exchange.by_block(rows_to_repeat, blocks, count_blocks)
-        totals = exchange.all_gather([np.array(int(times.sum())) for _, times in parts])
-        sent = exchange.by_block(pieces, parts, totals)
-        parts.clear()
-        row_lists = exchange.all_to_all([[rows for rows, _ in row] for row in sent])
-        time_lists = exchange.all_to_all([[times for _, times in row] for row in sent])
-        sent.clear()
-
-        def joined(i: int, rows: Sequence[Block], times: Sequence[Block]) -> Block:
-            return repeated(i, backend.xp.concatenate(rows), backend.xp.concatenate(times))
-
-        return exchange.by_block(joined, row_lists, time_lists)
-
-    collectives: tuple[Collective, ...] = ()
-    if axes:
-        names = tuple([mesh.axis_names[a] for a in axes])
-        nbytes = sent_by_all(have, axis) + sent_by_all(lengths, 0)
-        collectives = (Collective("all_to_all", names, nbytes, 2),)
-    functions = []
-    if not mesh.divided:
-        functions = [lambda *blocks: run(*[[block] for block in blocks])[0]]
-    return BlockPlan([have.layout, lengths.layout], out, functions, run, collectives)
+    return BlockPlan(
+        [repetition.x.layout, repetition.counts.layout],
+        repetition.out,
+        () if x.mesh.divided else [of_one_block],
+        repetition.run,
+        repetition.collectives,
+    )
 
 
 def _pieces(
