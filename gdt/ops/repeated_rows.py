@@ -45,6 +45,7 @@ class Repetition:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
+        """The report of the rows and of the counts that devices send each other."""
         mesh, axes = self.x.mesh, self.x.layout.dims[self.axis]
         if not axes:
             return ()
@@ -84,7 +85,7 @@ class Repetition:
         return rows.compress(is_there, axis=0), times.compress(is_there)
 
     def _pieces(self, i: int, part: tuple[Block, Block], totals: np.ndarray) -> list[Any]:
-        """Of the rows of block i, those that each block of its group writes."""
+        """Return the rows of block i that each block of its group writes."""
         start = int(totals[: self.exchange.places[i]].sum())
         members = self.exchange.members[i]
         shares = np.array([part_of(self.out, self.axis, number) for number in members])
