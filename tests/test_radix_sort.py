@@ -62,6 +62,22 @@ def test_many_equal_numbers_of_float16_are_in_order() -> None:
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_zeros_of_both_signs_stay_in_order(dtype: str) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=4, mesh_name="zeros")
+    random = np.random.default_rng(1)
+    for n in (5, 70, 3000):
+        x = random.choice([0.0, -0.0, 1.0, -1.0], (2, n)).astype(dtype)
+        for layout in (["x"], [None]):
+            for values in (x, x[0]):
+                specs = [None] * (values.ndim - 1) + layout
+                result = gdt.sort(
+                    gdt.asarray(values, layout=gdt.Layout(specs, mesh)), kind="stable"
+                )
+                expected = np.sort(values, axis=-1, kind="stable")
+                assert result.numpy().tobytes() == expected.tobytes(), (n, specs)
+
+
 @pytest.mark.parametrize("x", [np.zeros(7, np.int32), np.arange(7), -np.arange(7.0)])
 def test_results_lie_in_memory_of_their_own(x: np.ndarray) -> None:
     before = x.copy()

@@ -31,15 +31,29 @@ DIGIT_BITS = 11
 SMALLEST = 1 << 17
 """The fewest elements along an axis for which the loops are worth importing numba."""
 
+FEW = 64
+"""Elements that a stable sort takes no longer for than looking at their zeros does."""
+
 
 def sort(xp: Any, x: Block, axis: int = -1) -> Block:
-    """Return `xp.sort(x, axis)`, where elements that are equal (zeros of both signs) stay in their
-    order if they are many."""
+    """Return `xp.sort(x, axis)`, where on the host elements that are equal, such as zeros of both
+    signs, stay in their order."""
     if not _has_loops(xp, x, axis):
-        if xp is np and x.dtype == np.float16:  # quicksort misplaces equal ones: NumPy 2.4, AVX-512
+        if xp is np and _has_unlike_equals(x):
             return xp.sort(x, axis=axis, kind="stable")
         return xp.sort(x, axis=axis)
     return _by_row(x, axis, x.dtype, lambda row: _ordered(row, with_order=False))
+
+
+def _has_unlike_equals(x: Array) -> bool:
+    """Return whether NumPy's quicksort, which is faster than its stable sort, may put equal
+    elements into another order that can be seen."""
+    if x.dtype.kind != "f" or x.size <= FEW:
+        return x.dtype.kind in "fc"
+    if x.dtype == np.float16:  # quicksort misplaces equal ones: NumPy 2.4, AVX-512
+        return True
+    is_negative = np.signbit(x[x == 0])
+    return bool(is_negative.any() and not is_negative.all())
 
 
 def argsort(xp: Any, x: Block, axis: int = -1) -> Block:
