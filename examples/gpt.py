@@ -88,9 +88,9 @@ SCHEMES = {
 
 def load(data_dir: Path | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the characters for training and for validation, as numbers in `ALPHABET`."""
-    texts = list(dict.fromkeys(gdt.data.imdb(data_dir)[0]))
+    texts = gdt.data.imdb(data_dir)[0]
     order = np.random.default_rng(0).permutation(len(texts))
-    text = "\n\n".join(texts[i].replace("<br />", "\n") for i in order).lower()
+    text = "\n\n".join(texts[i] for i in order).lower()
     codes = np.full(256, ALPHABET.index(" "), np.int32)
     for number, character in enumerate(ALPHABET):
         codes[ord(character)] = number

@@ -156,6 +156,15 @@ def test_weighted_metrics_by_name_count_rows_by_their_weights() -> None:
     assert results["acc"] == pytest.approx(hits[:20].mean())
 
 
+def test_every_token_of_a_row_may_have_a_weight() -> None:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Dense(5, key=0))
+    model.compile("sgd", "sparse_softmax_cross_entropy", weighted_metrics=["accuracy"])
+    ids, weights = RNG.integers(0, 5, (8, 3)), RNG.random((8, 3)).astype("float32")
+    hits = (model.predict(ids).argmax(-1) == ids) * weights
+    _, accuracy = model.evaluate(ids, ids, sample_weight=weights, verbose=0)
+    assert accuracy == pytest.approx(hits.sum() / weights.sum())
+
+
 def test_results_of_evaluate_are_means_over_rows_in_keras_forms() -> None:
     model = compiled()
     loss, accuracy = model.evaluate(X, Y, 16, verbose=0)

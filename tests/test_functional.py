@@ -105,6 +105,22 @@ def test_what_does_not_fit_is_named(run: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "flops"),
+    [
+        (nn.LSTM(4), (5, 3), 2 * 5 * (3 + 4) * 16),
+        (nn.GRU(4, states=True), (5, 3), 2 * 5 * (3 + 4) * 12),
+        (nn.Conv2DTranspose(3, 2, strides=2), (5, 5, 4), 2 * 25 * 4 * 4 * 3),
+        (nn.Activation(lambda x: None), (3,), 0),
+    ],
+)
+def test_a_summary_counts_the_products_of_every_layer(layer: Any, shape: Any, flops: int) -> None:
+    console = rich.console.Console(file=io.StringIO(), width=60)
+    layer.summary(shape, console=console)
+    last = console.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
+    assert last == f"{gdt.nn.summary._short(flops)} FLOPs for a row, forwards"
+
+
 def test_a_summary_fits_60_columns_and_counts_bytes_of_a_device_and_operations() -> None:
     mesh = create_mesh([("batch", 2), ("model", 4)])
     with gdt.default_mesh(mesh):

@@ -120,5 +120,10 @@ def test_scaled_losses_train_what_float16_alone_would_lose(rng: np.random.Genera
 def test_other_dtypes_are_refused() -> None:
     with pytest.raises(ArgumentError, match="dtype is 'float8'"):
         nn.mixed_precision(nn.Dense(2, 2), "float8")
+    scaled = gdt.optim.LossScaling(gdt.optim.SGD(lambda step: 0.1 / (step + 1)))
+    for rate in (0.1, 0.05):
+        assert gdt.training.callbacks.rate_of(scaled) == rate  # of the next step
+        scaled.update(weights := {"w": gdt.ones(2)}, {"w": gdt.ones(2)})
+        assert scaled.steps == scaled.optimizer.steps and weights["w"].tolist() == [1 - rate] * 2
     with pytest.raises(ArgumentError, match="LossScaling: scale is 0"):
         gdt.optim.LossScaling(gdt.optim.SGD(0.1), scale=0)

@@ -35,6 +35,8 @@ except ImportError:
 InputFn = Callable[[], Any]
 WHOLE = 512
 """Rows up to which a step takes all of them, unless `batch_size` says otherwise."""
+ROWS = 200
+"""Rows of a step where there are more, as in scikit-learn's perceptrons."""
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
@@ -76,7 +78,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         weights = self._weights(sample_weight, X)
         self._begin(X.shape[1])
         self.n_iter_ = 0
-        rows = len(X) if self.batch_size is None and len(X) <= WHOLE else self.batch_size or 200
+        rows = len(X) if self.batch_size is None and len(X) <= WHOLE else self.batch_size or ROWS
         order = check_random_state(self.random_state)
         whole = self._placed(X, y, weights) if rows >= len(X) else None
         for _ in range(self.max_iter):

@@ -154,7 +154,7 @@ class AUC(Metric):
         positives, negatives = total
         if not positives[0] or not negatives[0]:
             return float("nan")
-        return float(-np.trapezoid(positives / positives[0], negatives / negatives[0]))
+        return float(abs(np.trapezoid(positives / positives[0], negatives / negatives[0])))
 
 
 class _Detection(Metric):
@@ -249,8 +249,8 @@ class MeanOf(Metric):
     """The mean over all rows of a function of targets and predictions with a value for each row.
 
     function: takes `reduction="none"`, as the losses of `gdt.nn.losses` and accuracies do, or has
-    no such argument. Rows with several values count with their mean. Raises ArgumentError for a
-    function that returns one value for all rows.
+    no such argument. Rows with several values count with their mean, unless there is a weight for
+    each of these. Raises ArgumentError for a function that returns one value for all rows.
 
     >>> error = gdt.metrics.MeanOf(gdt.nn.losses.mean_absolute_error)
     >>> error.update([1.0, 2.0], [1.0, 4.0])
@@ -271,8 +271,9 @@ class MeanOf(Metric):
             problem = f"{self.name} returned one value for all rows"
             remedy = "Its function returns a value for each row."
             raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
-        if each.ndim > 1:
-            each = mean(each, axis=tuple(range(1, each.ndim)))
+        rank = 1 if weights is None else np.ndim(weights)
+        if each.ndim > rank:
+            each = mean(each, axis=tuple(range(rank, each.ndim)))
         each, _, w = _rows(self.name, each, each, weights)
         return stack([each * w, w]).sum(axis=1)
 

@@ -35,7 +35,7 @@ def get(activation: str | Function | None) -> Function | None:
     if callable(activation):
         return activation
     activation = "silu" if activation == "swish" else activation
-    if activation not in NAMES or activation not in FUNCTIONS:
+    if activation not in NAMES:
         raise error(
             ArgumentError,
             "activation",

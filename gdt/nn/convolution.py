@@ -51,6 +51,7 @@ class Convolution(Module):
     """
 
     rank: ClassVar[int]
+    _channel_axis: ClassVar[int] = -1  # of the kernel, along which it has the result's channels
 
     def __init__(
         self,
@@ -111,7 +112,9 @@ class Convolution(Module):
             self._weight_shape(input_channels), mesh
         )
         if "bias" in self._parameter_specs:
-            layout = self.weight.layout.delete([*range(self.rank + 1)])
+            others = [*range(self.rank + 2)]
+            del others[self._channel_axis]
+            layout = self.weight.layout.delete(others)
             self.bias = self._parameter_specs["bias"].create((self.channels,), layout=layout)
         del self._parameter_specs
 
@@ -239,6 +242,8 @@ class _Transposed(Convolution):
     """The base of transposed convolutions, whose kernel has the shape (taps..., channels, input
     channels)."""
 
+    _channel_axis = -2
+
     def __init__(
         self,
         channels: int,
@@ -285,16 +290,6 @@ class _Transposed(Convolution):
         """Return the shape of the kernel: that of the convolution from the result to x."""
         *taps, inputs, outputs = super()._weight_shape(input_channels)
         return (*taps, outputs // self.groups, inputs * self.groups)
-
-    def _build(self, input_channels: int, mesh: Mesh | None = None) -> None:
-        """Create kernel and bias for images of `input_channels` channels."""
-        self.weight = self._parameter_specs["weight"].create(
-            self._weight_shape(input_channels), mesh
-        )
-        if "bias" in self._parameter_specs:
-            layout = self.weight.layout.delete([*range(self.rank), self.rank + 1])
-            self.bias = self._parameter_specs["bias"].create((self.channels,), layout=layout)
-        del self._parameter_specs
 
     def _convolve(self, x: Any, weight: Any) -> Any:
         """Return x spread with the kernel."""

@@ -167,17 +167,13 @@ def truncated_normal(
 
 
 INITIALIZERS: dict[str, Initializer] = {
-    "glorot_uniform": glorot_uniform,
-    "glorot_normal": glorot_normal,
-    "he_uniform": he_uniform,
-    "he_normal": he_normal,
-    "lecun_uniform": lecun_uniform,
-    "lecun_normal": lecun_normal,
-    "normal": normal,
-    "truncated_normal": truncated_normal,
-    "zeros": zeros,
-    "ones": ones,
-}
+    f.__name__: f
+    for f in (
+        glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform, lecun_normal,
+        normal, truncated_normal, zeros, ones,
+    )
+}  # fmt: skip
+"""All initialisers by the names that `get` knows."""
 
 
 @checked

@@ -125,6 +125,7 @@ class Flatten(Module):
     """
 
     def __call__(self, x: DistributedArray) -> DistributedArray:
+        features_of("Flatten", x)  # raises for a number
         flat: DistributedArray = reshape(x, (x.shape[0], math.prod(x.shape[1:])))
         return flat
 

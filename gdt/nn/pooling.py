@@ -87,8 +87,7 @@ class GlobalMaxPool(Module):
     """
 
     def __call__(self, x: Any) -> Any:
-        features_of("GlobalMaxPool", x, 3)
-        return max_(x, axis=tuple(range(1, len(x.shape) - 1)))
+        return max_(x, axis=_pixels("GlobalMaxPool", x))
 
 
 @checked_class(eager=True)
@@ -100,5 +99,10 @@ class GlobalAveragePool(Module):
     """
 
     def __call__(self, x: Any) -> Any:
-        features_of("GlobalAveragePool", x, 3)
-        return mean(x, axis=tuple(range(1, len(x.shape) - 1)))
+        return mean(x, axis=_pixels("GlobalAveragePool", x))
+
+
+def _pixels(layer: str, x: Any) -> tuple[int, ...]:
+    """Return the spatial axes of x; raise ShapeError where there are none."""
+    features_of(layer, x, 3)
+    return tuple(range(1, np.ndim(x) - 1))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from gdt.array.array import DistributedArray
@@ -24,15 +25,25 @@ UNITS = "kMGTP"
 COLUMNS = ("layer", "result", "parameters", "bytes", "FLOPs")
 
 
-def _of_product(out: Any, x: Any, w: Any) -> int:
+def _of_product(out: Any, x: Any, w: Any, **static: Any) -> int:
     return 2 * int(out.size) * int(x.shape[-1])
 
 
-def _of_convolution(out: Any, x: Any, kernel: Any) -> int:
+def _of_contraction(out: Any, x: Any, w: Any, *, terms: Any, **static: Any) -> int:
+    """Return those of a product of axes with the labels `terms`, of which None has length 1."""
+    sizes = dict(zip((*terms[0], *terms[1]), (*x.shape, *w.shape), strict=True))
+    return 2 * math.prod(sizes.values())
+
+
+def _of_convolution(out: Any, x: Any, kernel: Any, **static: Any) -> int:
     return 2 * int(out.size) * int(math.prod(kernel.shape[:-1]))
 
 
-def _of_attention(out: Any, q: Any, k: Any, v: Any, *others: Any) -> int:
+def _of_transposed_convolution(out: Any, x: Any, kernel: Any, **static: Any) -> int:
+    return 2 * int(x.size) * int(math.prod(kernel.shape[:-1]))
+
+
+def _of_attention(out: Any, q: Any, k: Any, v: Any, *others: Any, **static: Any) -> int:
     pairs = math.prod(q.shape[:-1]) * k.shape[-2]
     return 2 * int(pairs) * int(k.shape[-1] + v.shape[-1])
 
@@ -40,7 +51,9 @@ def _of_attention(out: Any, q: Any, k: Any, v: Any, *others: Any) -> int:
 # The operations of an op, a multiplication and an addition being two; of others they do not count.
 FLOPS: dict[str, Callable[..., int]] = {
     "matrix_product": _of_product,
+    "contraction": _of_contraction,
     "convolve_tiles": _of_convolution,
+    "convolution_input_gradient": _of_transposed_convolution,
     "attention_of_tiles": _of_attention,
 }
 
@@ -69,7 +82,7 @@ class _Watcher(Observer):
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         count = FLOPS.get(getattr(op, "name", ""))
         if count is not None:
-            flops = count(out[0] if isinstance(out, tuple) else out, *args)
+            flops = count(out[0] if isinstance(out, tuple) else out, *args, **static)
             self.total += flops
             for row in self.open:
                 row.flops += flops
@@ -91,8 +104,8 @@ class _Watched:
                 out = self.placement.call(function, *args, **kwargs)
         finally:
             self.watcher.open.pop()
-        first = next(iter(leaves(out)))
-        self.row.result = f"({', '.join(['None', *map(str, first.shape[1:])])})"
+        first: Any = next(iter(leaves(out)), None)
+        self.row.result = f"({', '.join(['None', *map(str, np.shape(first)[1:])])})"
         return out
 
 
@@ -133,14 +146,8 @@ def summary_text(model: Module, inputs: Sequence[Any] | None) -> str:
     """
     rows, watcher = list(rows_of(model)), _Watcher()
     if inputs is not None:
-        modes = [(module, module.training) for _, module in model.modules()]
-        model.eval()
-        try:
-            with _watched(rows, watcher):
-                model(*inputs)
-        finally:
-            for module, training in modes:
-                module.training = training
+        with model.in_mode(training=False), _watched(rows, watcher):
+            model(*inputs)
         called = {id(row.module): row for row in rows}
         rows = list(rows_of(model))  # with the arrays that the first call has made
         for row in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,6 +49,8 @@ class LossScaling(OptimizerWrapper):
     [0.0, 0.0]
     """
 
+    counters: ClassVar[tuple[str, ...]] = ()
+
     def __init__(
         self, optimizer: Optimizer, scale: float = 65536.0, growth_interval: int = 2000
     ) -> None:
@@ -56,10 +59,14 @@ class LossScaling(OptimizerWrapper):
             raise error(ArgumentError, "LossScaling", problem, remedy="Both are positive.")
         self.optimizer, self.growth_interval = optimizer, growth_interval
         self.first_scale = scale
-        self.steps = 0
         self.scale: DistributedArray | None = None
         self.good_steps: DistributedArray | None = None
         self.state = {}
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """The number of steps of the inner optimizer."""
+        return self.optimizer.steps
 
     def init(self, parameters: Tree) -> Optimizer:
         """Reset the inner optimizer and the scale; return the optimizer."""
