@@ -15,10 +15,11 @@ from gdt.nn.layers import Dense, Sequential
 from gdt.nn.parameters import check_sizes
 from gdt.ops.creation import asarray
 from gdt.optim import Adam
+from gdt.optim.names import optimizer_of
 from gdt.sharding.mesh import Mesh
 from gdt.state.trees import mapped
 from gdt.training.strategies import MirroredStrategy, Strategy
-from gdt.training.trainer import Trainer, optimizer_of
+from gdt.training.trainer import Trainer
 
 try:
     from sklearn.base import BaseEstimator

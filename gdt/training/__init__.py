@@ -7,10 +7,9 @@ state is saved as one file, so that a training that ended goes on bitwise as if 
 
 from gdt.training import compiled
 from gdt.training.batches import evaluating
+from gdt.training.callback import Callback, LambdaCallback
 from gdt.training.callbacks import (
-    Callback,
     EarlyStopping,
-    LambdaCallback,
     LearningRateScheduler,
     ReduceLROnPlateau,
     TerminateOnNaN,

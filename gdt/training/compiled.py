@@ -22,7 +22,7 @@ from gdt.nn.module import Module
 from gdt.sharding import processes
 from gdt.state.trees import leaves, mapped
 from gdt.training.batches import class_weights, pair
-from gdt.training.callbacks import as_callbacks
+from gdt.training.callback import as_callbacks
 from gdt.training.display import Display, text_of
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement, measures_of

@@ -11,8 +11,15 @@ from typing import IO, Any
 from gdt.arguments import checked_class
 from gdt.checkpoint import save
 from gdt.errors import ArgumentError, error
-from gdt.training.callbacks import Callback, Monitor, has_batch_methods, is_first_process
+from gdt.sharding import processes
+from gdt.training.callback import Callback, has_batch_methods
+from gdt.training.callbacks import Monitor
 from gdt.training.history import Numbers
+
+
+def is_first_process() -> bool:
+    """Return whether this process writes what belongs to all."""
+    return processes.current().index == 0
 
 
 def period_of(op: str, name: str, frequency: int | str) -> int | None:

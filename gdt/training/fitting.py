@@ -31,7 +31,8 @@ from gdt.sharding import processes
 from gdt.sharding.layout import Layout
 from gdt.state import slots
 from gdt.training.batches import class_weights, evaluating, pair, row_shapes, rows_of
-from gdt.training.callbacks import AdjustableRate, Callback, TerminateOnNaN, set_rate
+from gdt.training.callback import Callback
+from gdt.training.callbacks import AdjustableRate, TerminateOnNaN, set_rate
 from gdt.training.display import Display
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement

@@ -17,7 +17,8 @@ from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
 from gdt.nn import losses
 from gdt.nn.module import Module
-from gdt.optim import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, clip_by_global_norm
+from gdt.optim import clip_by_global_norm
+from gdt.optim.names import optimizer_of
 from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
@@ -35,7 +36,7 @@ from gdt.training.batches import (
     pair,
     rows_of,
 )
-from gdt.training.callbacks import as_callbacks
+from gdt.training.callback import as_callbacks
 from gdt.training.display import Display
 from gdt.training.file_callbacks import BackupAndRestore
 from gdt.training.fitting import Fit
@@ -50,11 +51,6 @@ from gdt.training.measuring import (
 )
 from gdt.training.placement import Placement, mesh_of
 from gdt.training.strategies import current_strategy
-
-OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
-    cls.__name__.lower(): cls for cls in (SGD, Adam, AdamW, RMSprop, Adagrad, Lion)
-}
-"""Optimizers by name."""
 
 
 class Session:
@@ -384,20 +380,6 @@ class Trainer(Stateful):
                 raise error(ShapeError, "Trainer.predict", problem, remedy=remedy)
         arrays = iter([np.concatenate(column) for column in columns])
         return mapped(lambda _: next(arrays), parts[0])
-
-
-def optimizer_of(optimizer: Optimizer | str) -> Optimizer:
-    """Return an optimizer by its name, or as it is.
-
-    >>> gdt.training.trainer.optimizer_of("rmsprop")
-    RMSprop(learning_rate=0.001, rho=0.9, momentum=0.0, epsilon=1e-07) after 0 steps
-    """
-    if isinstance(optimizer, Optimizer):
-        return optimizer
-    if optimizer.lower() not in OPTIMIZERS:
-        remedy = f"Pass an optimizer, or one of {', '.join(OPTIMIZERS)}."
-        raise error(ArgumentError, "Trainer", f"{optimizer!r} is no optimizer", remedy=remedy)
-    return OPTIMIZERS[optimizer.lower()]()
 
 
 def _length(batches: Any) -> int | None:
