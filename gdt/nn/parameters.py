@@ -112,7 +112,6 @@ def mesh_of(x: Any) -> Mesh | None:
     return x.mesh if isinstance(x, DistributedArray) else None
 
 
-def has_all_arrays(model: Module) -> bool:
-    """Return whether a model has arrays, and no layer that creates its own at the first call."""
-    is_whole = not any(hasattr(module, "_parameter_specs") for _, module in model.modules())
-    return is_whole and bool(model.state())
+def awaits_arrays(model: Module) -> bool:
+    """Return whether a layer of a model creates its arrays at its first call."""
+    return any(hasattr(module, "_parameter_specs") for _, module in model.modules())

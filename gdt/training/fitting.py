@@ -37,7 +37,7 @@ from gdt.training.display import Display
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement
 
-VERSION = 1
+VERSION = 2
 REFRESH = 8  # steps between two times that losses are read, and the progress is updated
 
 
@@ -259,7 +259,7 @@ class Fit:
             "version": VERSION,
             "epoch": self.epoch,
             "batch": self.batch,
-            "history": encoded(vars(self.history)),
+            "history": encoded({**vars(self.history), "steps": _columns(self.history.steps)}),
             "measurement": self.measurement.state(),
             "positions": position,
             "random": random.generator.state,
@@ -317,7 +317,8 @@ class Fit:
             raise error(CheckpointError, "Trainer.fit", problem, remedy=remedy)
         self.epoch, self.batch = state["epoch"], state["batch"]
         params = self.history.params
-        self.history = History(**decoded(state["history"]))
+        history = decoded(state["history"])
+        self.history = History(**{**history, "steps": _steps(history["steps"])})
         self.history.params = params
         self.measurement.load(state["measurement"])
         if state["learning_rate"] is not None:
@@ -331,6 +332,17 @@ class Fit:
         random.generator.state = tuple(state["random"])
         skipped = f", past {dropped} batches that it has seen" if dropped else ""
         self.display.line(f"resumed from {path}, {self._where()}{skipped}")
+
+
+def _columns(steps: Sequence[Numbers]) -> dict[str, np.ndarray]:
+    """Return the results of steps as an array (steps,) of each, which JSON holds as one text."""
+    return {name: np.array([step[name] for step in steps]) for name in (steps[0] if steps else ())}
+
+
+def _steps(columns: Mapping[str, np.ndarray]) -> list[Numbers]:
+    """Return the results of steps, of which `_columns` has made these arrays."""
+    values = zip(*[column.tolist() for column in columns.values()], strict=True)
+    return [dict(zip(columns, each, strict=True)) for each in values]
 
 
 def _show_interrupt(

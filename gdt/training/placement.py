@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,11 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.nn.module import Module
-from gdt.nn.parameters import has_all_arrays
+from gdt.nn.parameters import awaits_arrays
 from gdt.ops.creation import asarray
 from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh
 from gdt.state.trees import mapped
 
 
@@ -34,22 +33,17 @@ class Placement:
 
     def __call__(self, batch: Any) -> Any:
         if not self._is_final:
-            self._is_final = has_all_arrays(self._model)
-            mesh, dtype = mesh_of(self._model), _dtype_of(self._model)
+            arrays = [*self._model.state().values()]
+            self._is_final = bool(arrays) and not awaits_arrays(self._model)
+            mesh = arrays[0].mesh if arrays else get_default_mesh()
             rows = Layout([self._batch_axes or mesh.axis_names[:1]], mesh)
-            self._place = partial(_placed, rows=rows, dtype=dtype)
+            self._place = partial(_placed, rows=rows, dtype=_dtype_of(arrays))
         return mapped(self._place, batch)
 
 
-def mesh_of(model: Module) -> Mesh:
-    """Return the mesh of a model's arrays, or the default mesh where it has none yet."""
-    state = model.state()
-    return next(iter(state.values())).mesh if state else get_default_mesh()
-
-
-def _dtype_of(model: Module) -> np.dtype | None:
+def _dtype_of(arrays: Sequence[DistributedArray]) -> np.dtype | None:
     """Return the dtype that all floating-point arrays of a model have, or None."""
-    dtypes = {x.dtype for x in model.state().values() if kind_of(x.dtype) == "f"}
+    dtypes = {x.dtype for x in arrays if kind_of(x.dtype) == "f"}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
@@ -63,5 +57,5 @@ def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
         raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
     if kind_of(array.dtype) == "f" and dtype is not None:
         array = array.astype(dtype, copy=False)
-    specs = [*rows.sharding_specs, *[None] * (array.ndim - 1)][: array.ndim]
-    return asarray(array, layout=Layout(specs, rows.mesh))
+    dims = (*rows.dims, *[()] * (array.ndim - 1))[: array.ndim]
+    return asarray(array, layout=Layout.of(rows.mesh, dims))

@@ -23,6 +23,7 @@ from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
 from gdt.sharding import processes
+from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.mesh import Mesh
 from gdt.state import Stateful
 from gdt.state.trees import leaves, mapped
@@ -49,7 +50,7 @@ from gdt.training.measuring import (
     measures_of,
     scalar_of,
 )
-from gdt.training.placement import Placement, mesh_of
+from gdt.training.placement import Placement
 from gdt.training.strategies import current_strategy
 
 
@@ -194,7 +195,8 @@ class Trainer(Stateful):
     @property
     def mesh(self) -> Mesh:
         """The mesh of the model's parameters, or the default mesh where it has none yet."""
-        return mesh_of(self.model)
+        arrays = [*self.model.state().values()]
+        return arrays[0].mesh if arrays else get_default_mesh()
 
     def place(self, batch: Any) -> Any:
         """Return a batch with the arrays of the host on the model's mesh.
