@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 import gdt
-from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError
+from gdt.errors import ArgumentError, AxisError, DtypeError, LinAlgError, ShapeError
 from gdt.random import distributions
 from gdt.random.elementary import exp, log, log1p, log_factorial
 from gdt.testing import choices, meshes
@@ -41,6 +41,10 @@ CONTINUOUS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "f": ((3, 4), stats.f(3, 4)),
     "standard_t": ((5,), stats.t(5)),
     "beta": ((0.5, 3.0), stats.beta(0.5, 3)),
+    "noncentral_chisquare": ((0.7, 3.0), stats.ncx2(0.7, 3)),
+    "noncentral_f": ((3, 4, 2.0), stats.ncf(3, 4, 2)),
+    "power": ((2.5,), stats.powerlaw(2.5)),
+    "wald": ((3.0, 2.0), stats.invgauss(1.5, scale=2)),
 }
 DISCRETE: list[tuple[str, tuple[Any, ...], Any]] = [
     ("poisson", (3.0,), stats.poisson(3)),
@@ -50,6 +54,9 @@ DISCRETE: list[tuple[str, tuple[Any, ...], Any]] = [
     ("binomial", (1000, 0.3), stats.binom(1000, 0.3)),
     ("geometric", (0.2,), stats.geom(0.2)),
     ("negative_binomial", (3, 0.4), stats.nbinom(3, 0.4)),
+    ("logseries", (0.9,), stats.logser(0.9)),
+    ("zipf", (2.5,), stats.zipf(2.5)),
+    ("zipf", (4.0,), stats.zipf(4)),
     ("choice", (), stats.randint(0, 5)),
 ]
 SEVERAL: dict[str, tuple[Any, ...]] = {
@@ -150,11 +157,18 @@ def test_every_layout_gives_the_same_bits(name: str) -> None:
                 assert x.numpy().tobytes() == expected.numpy().tobytes(), layout
 
 
-@pytest.mark.parametrize("name", ["gamma", "beta", "poisson", "binomial", "geometric"])
+LARGE, CHANCES = np.linspace(1, 60, 21).reshape(7, 3), np.array([0.2, 0.5, 0.9])
+ARRAYS: dict[str, list[np.ndarray]] = {
+    "gamma": [np.round(LARGE), CHANCES], "beta": [np.round(LARGE), CHANCES],
+    "poisson": [np.round(LARGE)], "binomial": [np.round(LARGE), CHANCES], "geometric": [CHANCES],
+    "zipf": [1.0 + CHANCES], "logseries": [CHANCES], "wald": [LARGE, CHANCES],
+    "noncentral_f": [LARGE, 1.0 + CHANCES, CHANCES],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARRAYS)
 def test_parameters_may_be_arrays_in_any_layout(name: str) -> None:
-    first = np.linspace(1, 60, 21).reshape(7, 3)
-    second = np.array([0.2, 0.5, 0.9])
-    args = [second] if name == "geometric" else [np.round(first), second][: 1 + (name != "poisson")]
+    args = ARRAYS[name]
     draw = getattr(gdt.random, name)
     expected = draw((7, 3), *args, key=2)
     alone = draw((7, 3), *[float(np.broadcast_to(a, (7, 3))[4, 1]) for a in args], key=2)
@@ -207,6 +221,47 @@ def test_an_attempt_takes_words_of_its_own() -> None:
     assert len(np.unique(np.concatenate([w for pair in words for w in pair]))) == 6 * 64
 
 
+def test_integers_between_arrays() -> None:
+    low, high = np.array([-5, 0, 2**62, -(2**63)]), np.array([5, 3, 2**62 + 1, 2**63 - 1])
+    expected = gdt.random.integers(low, high, (COUNT, 4), key=1)
+    columns = expected.numpy().T
+    assert ((low <= expected.numpy()) & (expected.numpy() < high)).all()
+    for column, start, count in zip(columns, low, (10, 3), strict=False):
+        assert counted(column - start, stats.randint(0, count)) > LEAST_P
+    assert stats.kstest(columns[3] / 2.0**64 + 0.5, "uniform").pvalue > LEAST_P
+    for mesh in MESHES:
+        layouts = next(iter(choices(mesh, [2, 1, 1], limit=1, seed=7)))
+        placed = [gdt.asarray(a, layout=w) for a, w in zip((low, high), layouts[1:], strict=True)]
+        x = gdt.random.integers(*placed, (COUNT, 4), key=1, layout=layouts[0].resolved)
+        assert x.numpy().tobytes() == expected.numpy().tobytes()
+    assert gdt.random.integers(gdt.asarray([0, 3, 9]), 3, 3, key=1).tolist()[1:] == [-1, -1]
+    rng = gdt.random.default_rng(1)
+    assert rng.integers([7, 9], endpoint=True).shape == (2,)
+    assert rng.integers([3, 4], [3, 4], dtype="uint8", endpoint=True).tolist() == [3, 4]
+    most = np.array([2**64 - 1], np.uint64)
+    assert rng.integers(0, most[0], dtype="uint64", endpoint=True).shape == ()
+    assert int(rng.integers(most - np.uint64(1), most, 64, "uint64", endpoint=True).max()) == most
+    assert len(set(rng.integers(0, most, 64, "uint64", endpoint=True).tolist())) == 64
+    assert rng.integers([], []).shape == (0,)
+
+
+@pytest.mark.parametrize("method", ["svd", "eigh", "cholesky"])
+def test_covariances_have_factors_by_every_method(method: str) -> None:
+    mean, cov = SEVERAL["multivariate_normal"]
+    rng = gdt.random.default_rng(1)
+    x = rng.multivariate_normal(mean, cov, COUNT, method=method).numpy()
+    assert np.abs(x.mean(0) - mean).max() < 5 * (3 / COUNT) ** 0.5
+    assert np.abs(np.cov(x.T) - cov).max() < 5 * 3 * (2 / COUNT) ** 0.5
+    for wrong in ([[1.0, 0.5], [0.0, 1.0]], [[1.0, 2.0], [2.0, 1.0]]):
+        if method == "cholesky":  # which reads the lower triangle, as NumPy's does
+            continue
+        with pytest.warns(RuntimeWarning, match="not symmetric positive-semidefinite"):
+            rng.multivariate_normal(mean, wrong, method=method)
+        with pytest.raises(ValueError, match="not symmetric positive-semidefinite"):
+            rng.multivariate_normal(mean, wrong, check_valid="raise", method=method)
+        rng.multivariate_normal(mean, wrong, check_valid="ignore", method=method)
+
+
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: gdt.random.gamma(2, -1.0), ArgumentError, "gamma: a is -1.0, not at least 0"),
     (lambda: gdt.random.beta(2, 0, 1), ArgumentError, "beta: a is 0, not above 0"),
@@ -242,6 +297,24 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: gdt.random.dirichlet(2, [1.0, -1.0]), ArgumentError, "not all above 0"),
     (lambda: gdt.random.dirichlet(2, 1.0), ShapeError, "is no vector"),
     (lambda: gdt.random.multivariate_normal(2, [1.0], [[1.0, 2.0]]), ShapeError, "cov of shape"),
+    (
+        lambda: gdt.random.multivariate_normal(2, [1.0], [[1.0]], method="qr"),
+        ArgumentError,
+        "method is 'qr', none of svd, eigh, cholesky",
+    ),
+    (
+        lambda: gdt.random.multivariate_normal(2, [1.0], [[-1.0]], method="cholesky"),
+        LinAlgError,
+        "Matrix is not positive definite",
+    ),
+    (lambda: gdt.random.integers([1, 5], [3, 5], 2), ShapeError, r"no integer lies in \[5, 5\)"),
+    (lambda: gdt.random.integers([1.0], 3, 1), ArgumentError, "low is a list, not integers"),
+    (lambda: gdt.random.integers([1, 5], 300, 2, "uint8"), DtypeError, "uint8 holds 0..255"),
+    (lambda: gdt.random.integers([1, 5], 9, 3), ShapeError, r"shape \[2\] and high of shape \[\]"),
+    (lambda: gdt.random.logseries(2, 1.0), ArgumentError, "1 - p is 0.0, not above 0"),
+    (lambda: gdt.random.zipf(2, 1.0), ArgumentError, "a is 1.0, not above 1"),
+    (lambda: gdt.random.default_rng(0).vonmises, AttributeError, "write gdt.asarray"),
+    (lambda: gdt.random.hypergeometric, AttributeError, "gdt lacks it"),
 ]
 
 

@@ -287,7 +287,9 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "beta": (2.0, 3.0), "binomial": (10, 0.3), "chisquare": (3.0,), "choice": (5,),
     "dirichlet": ([1.0, 2.0],), "exponential": (2.0,), "f": (3.0, 4.0), "gamma": (2.0, 3.0),
     "geometric": (0.4,), "gumbel": (1.0, 2.0), "integers": (3, 9), "laplace": (1.0, 2.0),
-    "logistic": (1.0, 2.0), "lognormal": (0.5, 0.2), "multinomial": (10, [0.2, 0.8]),
+    "logistic": (1.0, 2.0), "logseries": (0.4,), "noncentral_chisquare": (3.0, 2.0),
+    "noncentral_f": (3.0, 4.0, 2.0), "power": (2.0,), "wald": (3.0, 2.0), "zipf": (3.0,),
+    "lognormal": (0.5, 0.2), "multinomial": (10, [0.2, 0.8]),
     "multivariate_normal": ([1.0, 2.0], np.eye(2)), "negative_binomial": (5, 0.4),
     "normal": (1.0, 2.0), "pareto": (3.0,), "permutation": (7,), "permuted": (np.arange(6.0),),
     "poisson": (4.0,), "random": (), "rayleigh": (2.0,), "standard_cauchy": (),
@@ -308,8 +310,8 @@ def test_default_rng_has_numpys_arguments_and_the_numbers_of_the_functions() -> 
         assert numpys is not None
         expected = re.findall(r"(?:^|, *)([a-z_]+)(?==|,|$)", numpys[1])
         names = [n for n in inspect.signature(method).parameters if n != "layout"]
-        others = {"out", "method", "check_valid", "tol"}  # of NumPy alone
-        assert [n for n in names if n != "dtype"] == [
+        others = {"out", "method", "check_valid", "tol"}  # of NumPy alone, or keywords here
+        assert [n for n in names if n not in {*others, "dtype"}] == [
             n for n in expected if n not in {*others, "dtype"}
         ], name
         if name in ("permutation", "permuted"):
@@ -329,6 +331,7 @@ def test_default_rng_has_numpys_arguments_and_the_numbers_of_the_functions() -> 
         np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=name)
     assert rng.normal([0.0, 100.0], 1.0).shape == rng.multinomial([5, 6], [1.0]).shape[:1] == (2,)
     assert set(rng.integers(1, 2, 40, endpoint=True).tolist()) == {1, 2}
+    assert len(rng.bytes(10)) == 10 and rng.bytes(3) != rng.bytes(3)
     x = gdt.arange(20.0, layout=layout)
     rng.shuffle(x)
     assert sorted(x.tolist()) == list(range(20)) != x.tolist() and x.layout is layout

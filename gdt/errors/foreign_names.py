@@ -116,6 +116,9 @@ RANDOM = {
     "rand": "gdt.random.uniform(shape)", "randn": "gdt.random.normal(shape)",
     "randint": "gdt.random.integers(low, high, shape)",
     "RandomState": "gdt.random.default_rng(seed)", "PRNGKey": "gdt.random.key(seed)",
+    "bit_generator": "rng.state, the key and the number of draws: there are no streams of bits",
+    **{name: f"gdt.asarray(np.random.default_rng(seed).{name}(...), layout=layout): gdt lacks it"
+       for name in ("hypergeometric", "multivariate_hypergeometric", "vonmises")},
 }  # fmt: skip
 MOVING = "gdt.relayout(x, layout): the layout says which devices hold the array"
 ARRAYS = {

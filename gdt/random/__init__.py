@@ -27,13 +27,18 @@ from gdt.random.counts import (
     f,
     gamma,
     geometric,
+    logseries,
     negative_binomial,
+    noncentral_chisquare,
+    noncentral_f,
     poisson,
     standard_gamma,
     standard_t,
+    zipf,
 )
-from gdt.random.draws import bernoulli, integers, normal, truncated_normal, uniform
+from gdt.random.draws import bernoulli, normal, truncated_normal, uniform
 from gdt.random.generator import Generator, fold_in, generator, key, seed, split
+from gdt.random.integer_draws import integers
 from gdt.random.multivariate import dirichlet, multinomial, multivariate_normal
 from gdt.random.numpy_generator import NumPyGenerator, default_rng
 from gdt.random.variates import (
@@ -43,12 +48,14 @@ from gdt.random.variates import (
     logistic,
     lognormal,
     pareto,
+    power,
     random,
     rayleigh,
     standard_cauchy,
     standard_exponential,
     standard_normal,
     triangular,
+    wald,
     weibull,
 )
 
@@ -74,14 +81,18 @@ __all__ = [
     "laplace",
     "logistic",
     "lognormal",
+    "logseries",
     "multinomial",
     "multivariate_normal",
     "negative_binomial",
+    "noncentral_chisquare",
+    "noncentral_f",
     "normal",
     "pareto",
     "permutation",
     "permuted",
     "poisson",
+    "power",
     "random",
     "rayleigh",
     "seed",
@@ -95,7 +106,9 @@ __all__ = [
     "triangular",
     "truncated_normal",
     "uniform",
+    "wald",
     "weibull",
+    "zipf",
 ]
 
 

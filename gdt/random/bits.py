@@ -139,7 +139,7 @@ def integers(
         if bits.dtype == np.uint32:
             values = (bits.astype(np.uint64) * count) >> 32
         else:
-            values = _multiply_high(bits, count)
+            values = bits if count == 2**64 else multiply_high(bits, count)
         values += low % 2**64
         return values.astype(dtype)
 
@@ -323,10 +323,8 @@ def check_integers(low: int, high: int, dtype: np.dtype[Any]) -> None:
         )
 
 
-def _multiply_high(bits: Array, count: int) -> Array:
-    """Return `bits * count // 2^64` of uint64 bits for 1 <= count <= 2^64, in 32-bit halves."""
-    if count == 2**64:
-        return bits
+def multiply_high(bits: Array, count: Array | int) -> Array:
+    """Return `bits * count // 2^64` of uint64 bits for 1 <= count < 2^64, in 32-bit halves."""
     bits_high, bits_low = bits >> 32, bits & LOW
     count_high, count_low = count >> 32, count & LOW
     middle = bits_high * count_low + (bits_low * count_low >> 32)  # < 2^64

@@ -27,8 +27,9 @@ from gdt.ops.shapes import Shape, checked_shape, reshape
 from gdt.ops.sorting import argsort
 from gdt.ops.taking import rows_at, take
 from gdt.random import bits as random_bits
-from gdt.random.draws import drawn, in_layout, integers, of_rank_0, uniform
+from gdt.random.draws import drawn, in_layout, of_rank_0, uniform
 from gdt.random.generator import Key, operands_of
+from gdt.random.integer_draws import integers
 from gdt.random.variates import exponential
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout

@@ -9,9 +9,10 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.ops.elementwise import sqrt
+from gdt.ops.exponential import exp
 from gdt.ops.shapes import Shape
 from gdt.random.distributions import LARGEST_MEAN
-from gdt.random.draws import check_range, drawn_of, in_layout, normal
+from gdt.random.draws import check_range, drawn_of, in_layout, normal, or_nan, uniform
 from gdt.random.generator import Key
 from gdt.random.variates import keys_of
 from gdt.sharding.layout import Layout
@@ -64,8 +65,36 @@ def chisquare(
     True
     """
     check_range("chisquare", df=df, above=True)
-    half = df / 2 if isinstance(df, int | float) else np.multiply(df, 0.5)
-    return drawn_of("gamma", shape, dtype, layout, key, half, 2.0, "chisquare")
+    return drawn_of("gamma", shape, dtype, layout, key, _half(df), 2.0, "chisquare")
+
+
+def _half(value: Any) -> Any:
+    return value / 2 if isinstance(value, int | float) else np.multiply(value, 0.5)
+
+
+@checked
+def noncentral_chisquare(
+    shape: Shape,
+    df: Any,
+    nonc: Any,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Sums of squares of `df` normal numbers whose squared means add up to `nonc`.
+
+    Raises ArgumentError for a `df` that is not above 0, and a `nonc` below 0.
+
+    >>> bool(gdt.all(gdt.random.noncentral_chisquare(9, 3, 2.0, key=0) > 0))
+    True
+    """
+    name = "noncentral_chisquare"
+    check_range(name, df=df, above=True)
+    check_range(name, nonc=nonc)
+    first, second = keys_of(key, 2)
+    more = drawn_of("poisson", shape, float, layout, first, _half(nonc), name=name)
+    return drawn_of("gamma", shape, dtype, layout, second, more + _half(df), 2.0, name)
 
 
 @checked
@@ -87,6 +116,31 @@ def f(
         chisquare(shape, df, dtype, key=k, layout=layout) / df
         for k, df in zip(keys_of(key, 2), (dfnum, dfden), strict=True)
     )
+    return in_layout((x / y).astype(dtype), layout)
+
+
+@checked
+def noncentral_f(
+    shape: Shape,
+    dfnum: Any,
+    dfden: Any,
+    nonc: Any,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Quotients of a noncentral chi-square number and a chi-square number, each divided by its
+    degrees of freedom.
+
+    Raises ArgumentError for degrees of freedom that are not above 0, and a `nonc` below 0.
+
+    >>> bool(gdt.all(gdt.random.noncentral_f(9, 3, 4, 2.0, key=0) > 0))
+    True
+    """
+    first, second = keys_of(key, 2)
+    x = noncentral_chisquare(shape, dfnum, nonc, dtype, key=first, layout=layout) / dfnum
+    y = chisquare(shape, dfden, dtype, key=second, layout=layout) / dfden
     return in_layout((x / y).astype(dtype), layout)
 
 
@@ -186,6 +240,40 @@ def geometric(
     """
     check_range("geometric", most=1.0, above=True, p=p)
     return drawn_of("geometric", shape, dtype, layout, key, p)
+
+
+@checked
+def logseries(
+    shape: Shape, p: Any, dtype: Any = int, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """Counts 1, 2, ... of the logarithmic series distribution: k with probability ~ p^k / k.
+
+    Raises ArgumentError for a `p` outside of [0, 1). Source: Kemp 1981 (LS).
+
+    >>> bool(gdt.all(gdt.random.logseries(9, 0.5, key=0) >= 1))
+    True
+    """
+    check_range("logseries", p=p)
+    failure = 1.0 - p if isinstance(p, int | float) else np.subtract(1.0, p)
+    check_range("logseries", above=True, **{"1 - p": failure})
+    first, second = keys_of(key, 2)
+    success = exp(uniform(shape, key=first, layout=layout) * np.log(or_nan(failure)))
+    return drawn_of("geometric", shape, dtype, layout, second, success, name="logseries")
+
+
+@checked
+def zipf(
+    shape: Shape, a: Any, dtype: Any = int, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """Counts 1, 2, ... up to 2^62 of the Zipf distribution: k with probability ~ k^-a.
+
+    Raises ArgumentError for an `a` that is not above 1. Source: Devroye 1986, X.6.1.
+
+    >>> bool(gdt.all(gdt.random.zipf(9, 2.0, key=0) >= 1))
+    True
+    """
+    check_range("zipf", 1.0, a=a, above=True)
+    return drawn_of("zipf", shape, dtype, layout, key, a)
 
 
 @checked

@@ -8,12 +8,14 @@ counts, so an element depends on nothing but its index and its parameters.
 
 Sources: G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", 2000;
 W. Hörmann, "The transformed rejection method for generating Poisson random variables", 1993 (PTRS),
-and "The generation of binomial random variates", 1993 (BTRS).
+and "The generation of binomial random variates", 1993 (BTRS); L. Devroye, "Non-Uniform Random
+Variate Generation", 1986, X.6.1 (zipf).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -275,7 +277,23 @@ def _geometric(xp: Namespace, index: Array, key: Array, p: Array, _: Array) -> A
     return xp.where(valid, trials, np.nan)
 
 
-COUNTS = ("poisson", "binomial", "geometric")
+def _zipf(xp: Namespace, index: Array, key: Array, exponent: Array, _: Array) -> Array:
+    valid = (exponent > 1) & (exponent < np.inf)
+    power = xp.where(valid, xp.minimum(exponent, 1000.0), 2.0) - 1.0
+
+    def attempt(number: int, index: Array, power: Array) -> tuple[Array, Array]:
+        words = _words(xp, index, key, number)
+        least = exp(-power * math.log(LARGEST_MEAN), xp)  # which keeps counts below LARGEST_MEAN
+        u, v = least + (1.0 - least) * _unit(words[0]), _unit(words[1])
+        count = xp.clip(xp.floor(exp(-log(u) / power, xp)), 1.0, LARGEST_MEAN)
+        ratio, limit = power * log1p(1.0 / count, xp), exp(power * math.log(2.0), xp)
+        growth = xp.where(ratio < 1e-5, ratio * (1.0 + 0.5 * ratio), exp(ratio, xp) - 1.0)
+        return count, v * count * growth / (limit - 1.0) <= (growth + 1.0) / limit
+
+    return xp.where(valid, _accepted(xp, attempt, index, power), np.nan)
+
+
+COUNTS = ("poisson", "binomial", "geometric", "zipf")
 """The samplers of whole numbers."""
 
 SAMPLERS: dict[str, Callable[..., Array]] = {
@@ -285,4 +303,5 @@ SAMPLERS: dict[str, Callable[..., Array]] = {
     "poisson": _poisson,
     "binomial": _binomial,
     "geometric": _geometric,
+    "zipf": _zipf,
 }

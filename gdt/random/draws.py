@@ -1,4 +1,4 @@
-"""Draws by position: uniform, normal and integer numbers; and what draws of other distributions
+"""Draws by position: uniform and normal numbers, and bools; and what draws of other distributions
 share."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial, wraps
-from operator import index
 from typing import Any, TypeVar
 
 import numpy as np
@@ -343,32 +342,14 @@ def like_draw(
     """The numbers that were made of a draw `x` with these arguments, in its dtype; ShapeError if
     they are of another shape."""
     if y.shape != x.shape:
-        shapes = " and ".join(f"{k} of shape {list(np.shape(v))}" for k, v in parameters.items())
-        raise error(ShapeError, sampler, f"{shapes} do not broadcast to {list(x.shape)}")
+        raise other_shapes(x, sampler, **parameters)
     return astype(y, x.dtype)
 
 
-@checked
-def integers(
-    low: int,
-    high: int | None = None,
-    shape: Shape = (),
-    dtype: Any = int,
-    *,
-    key: Key = None,
-    layout: Layout | None = None,
-) -> DistributedArray:
-    """Integers from `low` up to, not including, `high`; from 0 up to `low` if it is None.
-
-    Raises ShapeError for an empty range, DtypeError for a dtype that does not hold it.
-
-    >>> gdt.random.integers(10, shape=5, key=0).tolist()
-    [3, 8, 7, 6, 9]
-    """
-    low, high = (0, low) if high is None else (low, high)
-    limits = {"low": index(low), "high": index(high), "dtype": dtype}
-    x = drawn("integers", shape, dtype, layout, key, limits)
-    return in_layout(x, layout)
+def other_shapes(x: DistributedArray, sampler: str, **parameters: Any) -> ShapeError:
+    """The error of arguments that do not broadcast to the shape of a draw."""
+    shapes = " and ".join(f"{k} of shape {list(np.shape(v))}" for k, v in parameters.items())
+    return error(ShapeError, sampler, f"{shapes} do not broadcast to {list(x.shape)}")
 
 
 @checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
-from gdt.errors import ArgumentError, ShapeError, error
-from gdt.linalg import svd
+from gdt.backend.cupy import on_gpu
+from gdt.errors import ArgumentError, ShapeError, error, frame_of_user
+from gdt.linalg import cholesky, eigh, svd
 from gdt.ops.creation import asarray
 from gdt.ops.elementwise import sqrt
 from gdt.ops.exponential import exp
@@ -54,13 +56,23 @@ def multivariate_normal(
     cov: Any,
     dtype: Any = float,
     *,
+    check_valid: str = "warn",
+    tol: float = 1e-8,
+    method: str = "svd",
     key: Key = None,
     layout: Layout | None = None,
 ) -> DistributedArray:
     """Draw normal vectors, (*shape, n), from their mean, (n,), and covariance matrix, (n, n).
 
-    cov: symmetric and positive semidefinite, which is not checked. The numbers are the same in
-    every layout up to rounding, as a product of matrices is. Raises ShapeError for other shapes.
+    cov: symmetric and positive semidefinite. check_valid: what happens to another matrix of the
+        host: "warn", "raise" or "ignore"; a distributed one is not fetched for that. tol: how far
+        symmetric elements may differ, and eigenvalues be below 0. method: the factors of the
+        matrix, "svd", "eigh" or "cholesky"; the last one is the fastest, and takes no singular
+        matrix.
+
+    The numbers are the same in every layout up to rounding, as a product of matrices is. Raises
+    ShapeError for other shapes, ArgumentError for other words and, if asked to, for a matrix that
+    is no covariance, and LinAlgError for one of the host that has no Cholesky factor.
 
     >>> gdt.random.multivariate_normal(5, [0.0, 1.0], [[2.0, 1.0], [1.0, 2.0]], key=0).shape
     (5, 2)
@@ -69,10 +81,45 @@ def multivariate_normal(
     if np.shape(cov) != (sizes[-1], sizes[-1]):
         problem = f"cov of shape {list(np.shape(cov))} does not fit {sizes[-1]} means"
         raise error(ShapeError, "multivariate_normal", problem)
+    for label, word, words in (
+        ("check_valid", check_valid, ("warn", "raise", "ignore")),
+        ("method", method, ("svd", "eigh", "cholesky")),
+    ):
+        if word not in words:
+            problem = f"{label} is {word!r}, none of {', '.join(words)}"
+            raise error(ArgumentError, "multivariate_normal", problem)
+    if check_valid != "ignore" and method != "cholesky":
+        _check_covariance(cov, tol, check_valid == "raise")
     z = normal(sizes, key=key, layout=target)
-    _, s, vh = svd(_on_mesh(cov, target))
-    x = matmul(z, sqrt(s)[:, None] * vh) + _on_mesh(mean, target)
+    x = matmul(z, _factor(_on_mesh(cov, target), method)) + _on_mesh(mean, target)
     return in_layout(x.astype(dtype), layout)
+
+
+def _check_covariance(cov: Any, tol: float, is_error: bool) -> None:
+    if isinstance(cov, DistributedArray) or on_gpu(cov):
+        return
+    matrix = np.asarray(cov, float)
+    is_symmetric = np.allclose(matrix, matrix.T, rtol=tol, atol=tol)
+    if is_symmetric and (np.linalg.eigvalsh(matrix) >= -tol).all():
+        return
+    problem = "covariance is not symmetric positive-semidefinite"
+    if is_error:
+        raise error(ArgumentError, "multivariate_normal", problem)
+    warnings.warn(f"multivariate_normal: {problem}", RuntimeWarning, stacklevel=frame_of_user()[1])
+
+
+def _factor(cov: DistributedArray, method: str) -> DistributedArray:
+    """Return a matrix f for which f.mT @ f is the covariance."""
+    factor: DistributedArray
+    if method == "cholesky":
+        factor = cholesky(cov).mT
+    elif method == "eigh":
+        eigenvalues, vectors = eigh(cov)
+        factor = sqrt(abs(eigenvalues))[:, None] * vectors.mT
+    else:
+        _, s, vh = svd(cov)
+        factor = sqrt(s)[:, None] * vh
+    return factor
 
 
 @checked

@@ -10,10 +10,12 @@ import numpy as np
 
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
+from gdt.errors.foreign_names import RANDOM, Absent
 from gdt.ops.shapes import Shape
 from gdt.random import bits as random_bits
 from gdt.random import choosing, counts, draws, multivariate, variates
 from gdt.random.generator import Generator, generator
+from gdt.random.integer_draws import integers
 from gdt.sharding.layout import Layout
 
 Size = Shape | None
@@ -30,14 +32,16 @@ def _in_numpys_order(
     """
     own = inspect.signature(draw).parameters
     numpys = {label: name for name, label in names.items()}
-    parameters = [
+    listed = [
         own[label].replace(name=numpys.get(label, label))
         for label in own
         if label not in ("shape", "dtype", "key", "layout")
     ]
+    parameters = [p for p in listed if p.kind is not p.KEYWORD_ONLY]
+    options = [p for p in listed if p.kind is p.KEYWORD_ONLY]
     self_ = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     size = self_.replace(name="size", default=None, annotation="Size")
-    signature = inspect.Signature([self_, *parameters, size, own["dtype"], own["layout"]])
+    signature = inspect.Signature([self_, *parameters, size, own["dtype"], *options, own["layout"]])
 
     def method(*args: Any, **kwargs: Any) -> DistributedArray:
         bound = signature.bind(*args, **kwargs)
@@ -75,14 +79,18 @@ class NumPyGenerator(Generator):
     geometric = _in_numpys_order(counts.geometric)
     gumbel = _in_numpys_order(variates.gumbel)
     laplace = _in_numpys_order(variates.laplace)
+    logseries = _in_numpys_order(counts.logseries)
     logistic = _in_numpys_order(variates.logistic)
     lognormal = _in_numpys_order(variates.lognormal)
     multinomial = _in_numpys_order(multivariate.multinomial, broadcast=("n",))
     multivariate_normal = _in_numpys_order(multivariate.multivariate_normal, broadcast=())
     negative_binomial = _in_numpys_order(counts.negative_binomial)
+    noncentral_chisquare = _in_numpys_order(counts.noncentral_chisquare)
+    noncentral_f = _in_numpys_order(counts.noncentral_f)
     normal = _in_numpys_order(draws.normal, loc="mean", scale="std")
     pareto = _in_numpys_order(variates.pareto)
     poisson = _in_numpys_order(counts.poisson)
+    power = _in_numpys_order(variates.power)
     random = _in_numpys_order(variates.random)
     rayleigh = _in_numpys_order(variates.rayleigh)
     standard_cauchy = _in_numpys_order(variates.standard_cauchy)
@@ -92,22 +100,24 @@ class NumPyGenerator(Generator):
     standard_t = _in_numpys_order(counts.standard_t)
     triangular = _in_numpys_order(variates.triangular)
     uniform = _in_numpys_order(draws.uniform)
+    wald = _in_numpys_order(variates.wald)
     weibull = _in_numpys_order(variates.weibull)
+    zipf = _in_numpys_order(counts.zipf)
 
     def integers(
         self,
-        low: int,
-        high: int | None = None,
+        low: Any,
+        high: Any = None,
         size: Size = None,
         dtype: Any = int,
         endpoint: bool = False,
         *,
         layout: Layout | None = None,
     ) -> DistributedArray:
-        """`gdt.random.integers` in NumPy's order; endpoint: whether `high` may be drawn."""
+        """`gdt.random.integers` in NumPy's order."""
         low, high = (0, low) if high is None else (low, high)
-        shape = () if size is None else size
-        return draws.integers(low, high + endpoint, shape, dtype, key=self, layout=layout)
+        shape = np.broadcast_shapes(np.shape(low), np.shape(high)) if size is None else size
+        return integers(low, high, shape, dtype, endpoint=endpoint, key=self, layout=layout)
 
     def choice(
         self,
@@ -140,9 +150,18 @@ class NumPyGenerator(Generator):
         """`gdt.random.shuffle`: in place."""
         choosing.shuffle(x, axis, key=self)
 
+    def bytes(self, length: int) -> bytes:
+        """Random bytes, on the host."""
+        numbers = integers(0, 256, length, np.uint8, key=self)
+        return bytes(numbers.numpy())
+
     def spawn(self, n_children: int) -> list[NumPyGenerator]:
         """New generators, whose numbers have nothing to do with those of this one."""
         return [_of_key(int(random_bits.fold_in(np, *self.take()))) for _ in range(n_children)]
+
+
+for _name in ("bit_generator", "hypergeometric", "multivariate_hypergeometric", "vonmises"):
+    setattr(NumPyGenerator, _name, Absent(_name, RANDOM))
 
 
 def _of_key(key: int) -> NumPyGenerator:

@@ -19,7 +19,7 @@ from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import sqrt
 from gdt.ops.exponential import exp, expm1
-from gdt.ops.powers import power
+from gdt.ops.powers import power as power_of
 from gdt.ops.shapes import Shape
 from gdt.random.draws import (
     check_range,
@@ -195,7 +195,7 @@ def weibull(
     """
     check_range("weibull", a=a, above=True)
     x = exponential(shape, dtype=dtype, key=key, layout=layout)
-    return in_layout(like_draw(x, power(x, 1.0 / or_nan(a)), "weibull", a=a), layout)
+    return in_layout(like_draw(x, power_of(x, 1.0 / or_nan(a)), "weibull", a=a), layout)
 
 
 @checked
@@ -217,6 +217,55 @@ def pareto(
     check_range("pareto", a=a, above=True)
     x = exponential(shape, dtype=dtype, key=key, layout=layout)
     return in_layout(like_draw(x, expm1(x / or_nan(a)), "pareto", a=a), layout)
+
+
+@checked
+def power(
+    shape: Shape,
+    a: Any,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Numbers in [0, 1] of density a * x^(a - 1): exp(-x / a) of exponential x.
+
+    Raises ArgumentError for an `a` that is not above 0.
+
+    >>> bool(gdt.all(gdt.random.power(9, 2.0, key=0) <= 1))
+    True
+    """
+    check_range("power", a=a, above=True)
+    x = exponential(shape, dtype=dtype, key=key, layout=layout)
+    return in_layout(like_draw(x, exp(-x / or_nan(a)), "power", a=a), layout)
+
+
+@checked
+def wald(
+    shape: Shape,
+    mean: Any,
+    scale: Any,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Wald (inverse Gaussian) numbers of that mean and scale.
+
+    Raises ArgumentError for a mean or a scale that is not above 0. Source: Michael, Schucany and
+    Haas 1976.
+
+    >>> bool(gdt.all(gdt.random.wald(9, 3.0, 2.0, key=0) > 0))
+    True
+    """
+    check_range("wald", mean=mean, scale=scale, above=True)
+    first, second = keys_of(key, 2)
+    x = normal(shape, dtype=dtype, key=first, layout=layout)
+    u = uniform_between(shape, dtype=dtype, key=second, layout=layout)
+    half = np.multiply(0.5, or_nan(mean)) / or_nan(scale) * x * x
+    smaller = or_nan(mean) / (1.0 + half + sqrt(half * (half + 2.0)))
+    y = where(u * (mean + smaller) <= mean, smaller, mean / smaller * mean)
+    return in_layout(like_draw(x, y, "wald", mean=mean, scale=scale), layout)
 
 
 @checked
