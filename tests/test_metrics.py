@@ -100,6 +100,12 @@ def test_accuracy_of_the_best_k(k: int, rng: np.random.Generator) -> None:
     assert float(value) == pytest.approx(expected)
 
 
+def test_logits_that_are_no_numbers_are_no_hits() -> None:
+    logits = [[np.nan, 1.0, 2.0], [2.0, 1.0, np.nan], [np.nan] * 3]
+    hits = gdt.metrics.top_k_accuracy([2, 1, 1], logits, 2, reduction="none")
+    assert hits.tolist() == [1.0, 0.0, 0.0]
+
+
 def test_an_area_without_negatives_is_no_number() -> None:
     auc = AUC()
     auc.update([1.0, 1.0], [0.2, 0.4])

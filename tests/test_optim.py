@@ -390,6 +390,9 @@ def test_clipping_by_the_common_norm() -> None:
     assert clipped["a"].tolist() == [1.5] and clipped["b"].tolist() == [[2.0]]
     same, _ = gdt.optim.clip_by_global_norm(gradients, 10.0)
     assert same["a"].tolist() == [3.0]
+    clipped, norm = gdt.optim.clip_by_global_norm({"a": gdt.asarray([3.0, 4.0]), "b": None}, 1.0)
+    assert clipped["b"] is None and np.allclose(clipped["a"].numpy(), [0.6, 0.8])
+    assert float(norm) == float(gdt.optim.global_norm([gdt.asarray([3.0, 4.0]), None])) == 5.0
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def top_k_accuracy(
 ) -> DistributedArray:
     """Return the fraction of rows in which fewer than `k` logits exceed that of the label.
 
-    labels: (...), integers. logits: (..., classes). Raises ArgumentError for a `k` below 1.
+    labels: (...), integers. logits: (..., classes); NaN exceeds all. Raises ArgumentError for a `k`
+    below 1.
 
     >>> logits = gdt.asarray([[0.1, 0.3, 0.6], [0.8, 0.1, 0.1]])
     >>> float(gdt.metrics.top_k_accuracy(gdt.asarray([1, 1]), logits, k=2))
@@ -55,7 +56,7 @@ def categorical_accuracy(
 ) -> DistributedArray:
     """Return the fraction of rows whose largest prediction is where the target's is.
 
-    targets, predictions: (..., classes).
+    targets, predictions: (..., classes). Raises ShapeError unless both have one shape.
 
     >>> targets = gdt.asarray([[0.0, 1.0], [1.0, 0.0]])
     >>> float(gdt.metrics.categorical_accuracy(targets, gdt.asarray([[0.1, 0.9], [0.2, 0.8]])))
@@ -73,6 +74,8 @@ def binary_accuracy(
     """Return the fraction of predictions that lie above `threshold` where the target is 1, and not
     above it where the target is 0.
 
+    targets, predictions: arrays of one shape. Raises ShapeError for others.
+
     >>> float(gdt.metrics.binary_accuracy([1.0, 0.0, 1.0, 1.0], [0.9, 0.1, 0.2, 0.6]))
     0.75
     """
@@ -81,7 +84,7 @@ def binary_accuracy(
 
 
 def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
-    """Return for every row whether fewer than k logits exceed that of the label."""
+    """Return for every row whether fewer than k logits exceed, or are NaN beside, the label's."""
     labels, logits = as_operands(op, labels=labels, logits=logits)
     if logits.ndim < 1 or labels.shape != logits.shape[:-1]:
         raise error(
@@ -95,8 +98,9 @@ def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
         return first
     rows = expand_dims(labels, -1)
     own = take_along_axis(logits, rows, axis=-1)
-    larger: DistributedArray = (logits > own).astype("int32").sum(axis=-1) < k
-    return larger
+    others = (logits <= own).astype("int32").sum(axis=-1)  # and the label's own
+    hits: DistributedArray = others > logits.shape[-1] - k
+    return hits
 
 
 def _mean(hits: DistributedArray, reduction: str) -> DistributedArray:

@@ -174,6 +174,8 @@ class _Detection(Metric):
 class Precision(_Detection):
     """The fraction of the predictions above `threshold` whose target is 1; 0 if there is none.
 
+    targets: 0 or 1. predictions: numbers, such as probabilities, of the targets' shape.
+
     >>> precision = gdt.metrics.Precision()
     >>> precision.update([1.0, 0.0, 1.0], [0.9, 0.8, 0.1])
     >>> precision.result()
@@ -191,6 +193,8 @@ class Precision(_Detection):
 @checked_class(eager=True)
 class Recall(_Detection):
     """The fraction of the targets of 1 whose prediction is above `threshold`; 0 if there is none.
+
+    targets: 0 or 1. predictions: numbers, such as probabilities, of the targets' shape.
 
     >>> recall = gdt.metrics.Recall()
     >>> recall.update([1.0, 0.0, 1.0], [0.9, 0.8, 0.1])
@@ -210,7 +214,8 @@ class Recall(_Detection):
 class ConfusionMatrix(Metric):
     """The number of rows of each label (row) whose largest logit is at each class (column).
 
-    labels: (...), integers; logits: (..., classes). Raises ArgumentError for fewer than 1 class.
+    labels: (...), integers; rows whose label is no class are not counted. logits: (..., classes).
+    The result is float64 (classes, classes). Raises ArgumentError for fewer than 1 class.
 
     >>> matrix = gdt.metrics.ConfusionMatrix(2)
     >>> matrix.update([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])

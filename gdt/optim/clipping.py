@@ -6,8 +6,9 @@ of two near the largest element of all, which rounds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +24,14 @@ from gdt.ops.extrema import max_
 from gdt.ops.reductions import sum_
 from gdt.ops.rounding import abs_, floor
 from gdt.sharding.dtypes import kind_of, widened
+from gdt.state.trees import leaves
 
 
 @checked
 def global_norm(gradients: Tree) -> DistributedArray:
     """Return the Euclidean norm of all arrays of a tree together, a real scalar array.
+
+    gradients: a tree of arrays, and of None for parameters without a gradient.
 
     Its dtype is that of the arrays, float32 for float16. It is finite wherever that dtype can hold
     it. Raises ArgumentError for a tree without arrays.
@@ -35,7 +39,7 @@ def global_norm(gradients: Tree) -> DistributedArray:
     >>> float(gdt.optim.global_norm({"a": gdt.asarray([3.0]), "b": gdt.asarray([[4.0]])}))
     5.0
     """
-    arrays, _ = flatten(gradients)
+    arrays, _ = _flat(gradients)
     scaled, unit = _scaled_norm("global_norm", arrays)
     norm: DistributedArray = scaled * unit
     return norm
@@ -44,6 +48,8 @@ def global_norm(gradients: Tree) -> DistributedArray:
 @partial(checked, eager=True)
 def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, DistributedArray]:
     """Return the gradients, scaled down together if their norm exceeds `max_norm`, and their norm.
+
+    gradients: a tree of arrays, and of None, which stays None. max_norm: at least 0.
 
     Gradients are clipped as well where their norm is too large for its dtype. A gradient that is
     not finite gives gradients that are not finite. Source: Pascanu et al. 2013, "On the difficulty
@@ -58,7 +64,7 @@ def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, Distrib
     if not max_norm >= 0:
         problem = f"max_norm is {max_norm!r}"
         raise error(ArgumentError, "clip_by_global_norm", problem, remedy="It is at least 0.")
-    arrays, rebuild = flatten(gradients)
+    arrays, rebuild = _flat(gradients)
     scaled, unit = _scaled_norm("clip_by_global_norm", arrays)
     if max_norm == np.inf:
         return gradients, scaled * unit
@@ -68,6 +74,12 @@ def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, Distrib
     divisor = maximum(norm, limit)
     scale = limit / where(divisor == 0, 1, divisor)
     return rebuild([_times(g, scale) for g in arrays]), scaled * unit
+
+
+def _flat(gradients: Tree) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
+    """Return the arrays of a tree, in which None stands for no gradient, and the function that puts
+    others in their place."""
+    return flatten(gradients, others=any(g is None for g in leaves(gradients)))
 
 
 def _scaled_norm(
