@@ -208,6 +208,19 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
+def check_takes(op: str, name: str, function: Callable[..., Any], *arguments: str) -> None:
+    """Raise ArgumentError for a function that cannot be called with as many arguments.
+
+    name, arguments: what the error calls the function, and what it is called with."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:  # of a function without a signature nothing is known
+        return
+    except TypeError as cause:
+        problem = f"{name} is no function of ({', '.join(arguments)}): {cause}"
+        raise error(ArgumentError, op, problem) from None
+
+
 def shown_value(value: object) -> str:
     """A value as errors show it: itself if that is short, else its type."""
     if isinstance(value, str | int | float | complex | bool | None | np.generic):

@@ -262,8 +262,26 @@ def test_metrics_over_many_batches_are_exact() -> None:
         (lambda: compiled().train_on_batch(X, Y[:5]), r"(?s)differ in their rows.*\[5\]"),
         (lambda: compiled().set_weights(5), r"set_weights: weights is 5, not Sequence"),
         (lambda: compiled().compile("sgd", "mse", clip_norm=0), "clip_norm is 0"),
-        (lambda: compiled().compile("sgd", lambda p: p), r"'loss' is not a function \(targets"),
+        (lambda: compiled().compile("sgd", lambda p: p), r"'loss' is no function of \(targets"),
         (lambda: fit_with_metric(lambda y, p: 3.0), "the metric '<lambda>' returned a float"),
+        (
+            lambda: compiled().fit(X, Y, verbose=0, callbacks=lambda a: a),
+            "no function of .epoch, res",
+        ),
+        (lambda: gdt.training.LearningRateScheduler(lambda: 0.1), r"no function of \(epoch\)"),
+        (
+            lambda: compiled().fit(
+                X, Y, callbacks=gdt.training.LearningRateScheduler(lambda n: None), verbose=0
+            ),
+            "the learning rate is None",
+        ),
+        (lambda: ReduceLROnPlateau(cooldown=-1), "cooldown is -1"),
+        (
+            lambda: fit_with_metric(gdt.metrics.ConfusionMatrix(2)),
+            "(?s)ConfusionMatrix: .*2 classes",
+        ),
+        (lambda: gdt.metrics.ConfusionMatrix(2).update([0, 2], np.eye(2)), "index 2 is out of"),
+        (lambda: gdt.nn.losses.get("categorical_crossentropy")([0], [[0.5, 0.5]]), "take sparse_"),
         (lambda: EarlyStopping(patience=-1), "patience is -1"),
         (lambda: ReduceLROnPlateau(factor=2.0), "factor is 2.0"),
         (lambda: LambdaCallback(on_epoch=print), "unexpected keyword argument 'on_epoch'"),
@@ -278,6 +296,64 @@ def fit_with_metric(metric: Callable[[Any, Any], Any]) -> gdt.training.History:
     model = compiled()
     model.compile("sgd", "sparse_softmax_cross_entropy", metric)
     return model.fit(X, Y, ROWS, shuffle=False, verbose=0)
+
+
+def test_detections_of_logits_are_those_of_their_sigmoids() -> None:
+    y, z = (Y[:, None] % 2).astype("float32"), X[:, :1]
+    names = ["accuracy", "auc", "precision", "recall"]
+    results = []
+    for loss, inputs in (
+        ("sigmoid_cross_entropy", z),
+        ("binary_crossentropy", 1 / (1 + np.exp(-z))),
+    ):
+        model = nn.Sequential(nn.Activation("linear"))
+        model.compile("sgd", loss, names)
+        results.append(model.evaluate(inputs, y, verbose=0))
+    np.testing.assert_allclose(*results, rtol=1e-5)
+    auc = gdt.metrics.AUC()
+    auc.update([0.0, 1.0], [-0.1, 0.4])
+    assert np.isnan(auc.result())
+
+
+def test_weighted_metrics_have_names_of_their_own() -> None:
+    model = nn.Sequential(nn.Dense(6, CLASSES, key=0))
+    model.compile(
+        "sgd", "sparse_softmax_cross_entropy", ["accuracy"], weighted_metrics=["accuracy"]
+    )
+    results = model.evaluate(X, Y, verbose=0, sample_weight=Y == 0, return_dict=True)
+    hits = model.predict(X).argmax(-1) == Y
+    assert results["accuracy"] == pytest.approx(hits.mean())
+    assert results["weighted_accuracy"] == pytest.approx(hits[Y == 0].mean())
+
+
+class CountsEpochs(Callback):
+    """A callback whose `__init__` calls no other, with a NumPy number in its state."""
+
+    def __init__(self) -> None:
+        self.total = np.float32(0)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.total += np.float32(1)
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load(self, state: Any) -> None:
+        self.total = state["total"]
+
+
+def test_states_of_callbacks_hold_numbers_of_numpy_and_their_errors_name_them(
+    tmp_path: Path,
+) -> None:
+    for epochs in (2, 3):
+        callback = CountsEpochs()
+        compiled().fit(X, Y, epochs=epochs, verbose=0, callbacks=callback, resume=tmp_path)
+    assert callback.total == 3
+    callback.total = object()
+    with pytest.raises(ArgumentError, match="holds an object") as caught:
+        callback.on_epoch_end = lambda *_: None
+        compiled().fit(X, Y, epochs=4, verbose=0, callbacks=callback, resume=tmp_path / "other")
+    assert caught.value.__notes__ == ["raised by state of the callback CountsEpochs"]
 
 
 def test_a_metric_of_each_row_is_their_mean() -> None:

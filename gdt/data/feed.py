@@ -208,7 +208,7 @@ def encoded(value: Any) -> Any:
         return value
     array = np.asarray(value)
     if array.dtype.hasobject:
-        problem = f"the position of the data holds {type_text(value)}"
+        problem = f"a state to save holds {type_text(value)}"
         raise error(ArgumentError, "fit", problem, remedy="It can hold numbers, text and arrays.")
     what = "array" if isinstance(value, np.ndarray | np.generic) else "tensor"
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()

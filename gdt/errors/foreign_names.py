@@ -81,6 +81,7 @@ ATTRIBUTES = {
     "named_modules": "model.modules()", "children": "model.modules()",
     "named_children": "model.modules()", "requires_grad_": "model.freeze()",
     "requires_grad": "model.freeze()", "zero_grad": STEP, "backward": STEP, "step": STEP,
+    "minimize": STEP,
     "to": PLACED, "cuda": PLACED, "cpu": "model.get_weights() for NumPy arrays",
     "half": PRECISION, "bfloat16": PRECISION, "float": PRECISION,
 }  # fmt: skip
@@ -92,11 +93,21 @@ LOSSES = {
     "BinaryCrossentropy": "sigmoid_cross_entropy, which takes logits",
     "MeanSquaredError": "mean_squared_error", "MeanAbsoluteError": "mean_absolute_error",
     "Huber": "huber", "KLDivergence": "kl_divergence",
+    "mse": "mean_squared_error", "MSE": "mean_squared_error",
+    "mae": "mean_absolute_error", "MAE": "mean_absolute_error",
+    "kld": "kl_divergence", "KLD": "kl_divergence",
+    "CrossEntropyLoss": "sparse_softmax_cross_entropy", "MSELoss": "mean_squared_error",
+    "L1Loss": "mean_absolute_error", "HuberLoss": "huber", "KLDivLoss": "kl_divergence",
+    "BCELoss": "binary_crossentropy", "BCEWithLogitsLoss": "sigmoid_cross_entropy",
 }  # fmt: skip
 METRICS = dict.fromkeys(
     ("Accuracy", "SparseCategoricalAccuracy", "CategoricalAccuracy", "BinaryAccuracy"),
     'metrics=["accuracy"]',
-)
+) | {
+    "MeanSquaredError": 'metrics=["mse"]', "MeanAbsoluteError": 'metrics=["mae"]',
+    "TopKCategoricalAccuracy": 'metrics=["top_k_accuracy"]',
+    "SparseTopKCategoricalAccuracy": 'metrics=["top_k_accuracy"]',
+}  # fmt: skip
 """Keras' classes of losses and metrics, and what gdt has in their place."""
 
 MODULES = {

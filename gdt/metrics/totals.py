@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from gdt.arguments import checked_class
+from gdt.arguments import checked_class, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.metrics.accuracies import of_one_shape
+from gdt.ops.comparison import where
 from gdt.ops.creation import ones_like
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import stack
+from gdt.ops.lookup import checked_indices
+from gdt.ops.nn.activations.op import sigmoid
 from gdt.ops.ranges import arange
 from gdt.ops.reductions import mean
 from gdt.ops.shapes import expand_dims, reshape
@@ -123,10 +126,11 @@ def _rows(op: str, targets: Any, predictions: Any, weights: Any) -> list[Distrib
 class AUC(Metric):
     """The area under the curve of true positive rates over false positive rates (ROC).
 
-    targets: 0 or 1. predictions: probabilities, of the targets' shape. num_thresholds: points of
-    the curve, between which it is a straight line; as in Keras.
+    targets: 0 or 1. predictions: probabilities, of the targets' shape; with from_logits numbers
+    whose sigmoids they are. num_thresholds: points of the curve, between which it is a straight
+    line; as in Keras.
 
-    Raises ArgumentError for fewer than 2 thresholds.
+    Raises ArgumentError for fewer than 2 thresholds. Of predictions outside [0, 1] it is NaN.
 
     >>> auc = gdt.metrics.AUC()
     >>> auc.update([0.0, 0.0, 1.0, 1.0], [0.1, 0.4, 0.35, 0.8])
@@ -134,14 +138,18 @@ class AUC(Metric):
     0.75
     """
 
-    def __init__(self, num_thresholds: int = THRESHOLDS, name: str = "auc") -> None:
+    def __init__(
+        self, num_thresholds: int = THRESHOLDS, name: str = "auc", *, from_logits: bool = False
+    ) -> None:
         if num_thresholds < 2:
             raise error(ArgumentError, "AUC", f"num_thresholds is {num_thresholds}, below 2")
-        self.num_thresholds, self.name = num_thresholds, name
+        self.num_thresholds, self.name, self.from_logits = num_thresholds, name, from_logits
 
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weights of positives and negatives above each threshold."""
         y, p, w = _rows("AUC", targets, predictions, weights)
+        p = sigmoid(p) if self.from_logits else p
+        w = where((p >= 0) & (p <= 1), w, np.nan)
         steps = arange(self.num_thresholds, dtype="float32")
         # The first lies below all probabilities, and the last above.
         thresholds = steps * ((1 + 2e-7) / (self.num_thresholds - 1)) - 1e-7
@@ -214,8 +222,8 @@ class Recall(_Detection):
 class ConfusionMatrix(Metric):
     """The number of rows of each label (row) whose largest logit is at each class (column).
 
-    labels: (...), integers; rows whose label is no class are not counted. logits: (..., classes).
-    The result is float64 (classes, classes). Raises ArgumentError for fewer than 1 class.
+    labels: (...), integers; logits: (..., classes). The result is float64 (classes, classes). Raises
+    ArgumentError for fewer than 1 class, IndexRangeError for a label that is no class.
 
     >>> matrix = gdt.metrics.ConfusionMatrix(2)
     >>> matrix.update([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -235,6 +243,8 @@ class ConfusionMatrix(Metric):
             problem = f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}"
             remedy = f"Logits have the shape of the labels and an axis of {self.classes} classes."
             raise error(ShapeError, "ConfusionMatrix", problem, remedy=remedy)
+        op, axis = "ConfusionMatrix", logits.ndim - 1
+        labels = checked_indices(logits.type, labels.astype("int64"), axis, op, negative=False)
         predicted_labels = argmax(logits, axis=-1)
         labels, predicted_labels, w = _rows("ConfusionMatrix", labels, predicted_labels, weights)
         rows, columns = (
@@ -272,9 +282,9 @@ class MeanOf(Metric):
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weighted sum of the values of all rows, and the sum of the weights."""
         each = self.function(targets, predictions, **self.options)
-        if not each.ndim:
-            problem = f"{self.name} returned one value for all rows"
-            remedy = "Its function returns a value for each row."
+        if not isinstance(each, DistributedArray) or not each.ndim:
+            problem = f"{self.name} returned one value for all rows, {shown_value(each)}"
+            remedy = "Its function returns an array with a value for each row."
             raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
         rank = 1 if weights is None else np.ndim(weights)
         if each.ndim > rank:

@@ -284,6 +284,13 @@ NAMES: dict[str, Loss] = {
 """All losses by the names that `get` knows."""
 
 
+SPARSE = {
+    "categorical_crossentropy": "sparse_categorical_crossentropy",
+    "softmax_cross_entropy": "sparse_softmax_cross_entropy",
+}
+"""Losses of one-hot targets, and those of labels."""
+
+
 def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedArray:
     """Return the loss of each row or element, reduced."""
     if reduction not in ("mean", "sum", "none"):
@@ -307,7 +314,9 @@ def _of_one_shape(name: str, **operands: Any) -> list[DistributedArray]:
     if arrays[0].shape != arrays[1].shape:
         shapes = [f"{n} have shape {list(x.shape)}" for n, x in zip(operands, arrays, strict=True)]
         types = {n: x.type for n, x in zip(operands, arrays, strict=True)}
-        raise error(ShapeError, name, ", ".join(shapes), operands=types)
+        is_labels = arrays[0].shape == arrays[1].shape[:-1] and arrays[0].dtype.kind in "iu"
+        remedy = f"Of integer labels take {SPARSE[name]}." if is_labels and name in SPARSE else None
+        raise error(ShapeError, name, ", ".join(shapes), operands=types, remedy=remedy)
     return [widened_half(x) for x in arrays]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from gdt.arguments import checked_class
-from gdt.errors import ArgumentError, error
-from gdt.optim.optimizer import Optimizer, by_name
+from gdt.errors import ArgumentError, error, type_text
+from gdt.optim.optimizer import Optimizer, OptimizerWrapper, by_name
 from gdt.optim.schedules import Schedule
 from gdt.state import Slot
 from gdt.state.trees import Tree
@@ -47,6 +47,14 @@ class ParameterGroups(Optimizer):
                 problem = f"{pattern!r} is no pattern ({cause})"
                 raise error(ArgumentError, "ParameterGroups", problem) from None
         optimizers = [*groups.values(), default]
+        for optimizer in optimizers:
+            if isinstance(optimizer, OptimizerWrapper | ParameterGroups):
+                name = type(optimizer).__name__
+                problem = f"the optimizer of a group is {type_text(optimizer)}"
+                remedy = "Pass the optimizer inside of it."
+                if isinstance(optimizer, OptimizerWrapper):
+                    remedy = f"Put it around all groups: {name}(ParameterGroups(...))."
+                raise error(ArgumentError, "ParameterGroups", problem, remedy=remedy)
         if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
             problem = "one optimizer serves two groups, whose steps it would count twice"
             remedy = "Make an optimizer for each."

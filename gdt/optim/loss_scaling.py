@@ -57,6 +57,8 @@ class LossScaling(OptimizerWrapper):
         if not scale > 0 or growth_interval < 1:
             problem = f"scale is {scale!r} and growth_interval {growth_interval!r}"
             raise error(ArgumentError, "LossScaling", problem, remedy="Both are positive.")
+        if isinstance(optimizer, LossScaling):
+            raise error(ArgumentError, "LossScaling", "the optimizer scales the loss already")
         self.optimizer, self.growth_interval = optimizer, growth_interval
         self.first_scale = scale
         self.scale: DistributedArray | None = None

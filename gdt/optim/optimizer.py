@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gdt.arguments import checked_class
+from gdt.arguments import checked_class, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts
 from gdt.engine.declaration import wide_types
@@ -212,8 +212,16 @@ class Optimizer(Stateful):
         rate = (
             self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
         )
+        try:
+            value = float(rate)
+        except (TypeError, ValueError):
+            value = np.nan
+        if not 0 <= value < np.inf:
+            problem = f"the learning rate of step {self.steps + 1} is {shown_value(rate)}"
+            remedy = "It is a finite number of at least 0."
+            raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
         vars(self)["steps"] += 1  # the observers of the counter have been told by `from_host`
-        return self.scalars(float(rate))
+        return self.scalars(value)
 
     def _begin_noted_step(self, note_step: NoteStep) -> tuple[float, ...]:
         """Count the step, note it for processes to compare, and return its scalars."""
@@ -233,7 +241,7 @@ class Optimizer(Stateful):
         gradients: Sequence[DistributedArray],
     ) -> None:
         """Update every parameter: `owners` holds the owners of the parameter and of its state."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no step")
 
     def follow(self, targets: Sequence[Slot]) -> None:
         """Move the state of every parameter to the parameter's layout and dtype."""
@@ -324,6 +332,14 @@ class OptimizerWrapper(Optimizer):
     @learning_rate.setter
     def learning_rate(self, rate: float | Schedule) -> None:
         self.optimizer.learning_rate = rate
+
+    def scaled(self, loss: DistributedArray) -> DistributedArray:
+        """Return the loss as the inner optimizer scales it."""
+        return self.optimizer.scaled(loss)
+
+    def unscaled(self, gradients: Tree) -> Tree:
+        """Return the gradients of the loss, of those of what `scaled` has returned."""
+        return self.optimizer.unscaled(gradients)
 
 
 def _gradient_type(slot: Slot) -> ArrayType:

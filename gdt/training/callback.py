@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gdt.arguments import checked_class
+from gdt.arguments import check_takes, checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.nn.module import Module
@@ -141,6 +141,7 @@ def as_callback(callback: Any) -> Callback:
         problem = f"a callback is {callback!r}, neither a Callback nor a function"
         remedy = "Pass an object, as in EarlyStopping(), or a function (epoch, results)."
         raise error(ArgumentError, "fit", problem, remedy=remedy)
+    check_takes("fit", "a callback", callback, "epoch", "results")
     return LambdaCallback(on_epoch_end=lambda epoch, logs: callback(epoch + 1, logs))
 
 

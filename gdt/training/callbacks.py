@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gdt.arguments import checked_class
+from gdt.arguments import check_takes, checked_class, fits
 from gdt.errors import ArgumentError, error, frame_of_user
 from gdt.optim.optimizer import Optimizer
 from gdt.training.callback import Callback
@@ -39,7 +39,7 @@ def rate_of(optimizer: Optimizer) -> float:
 
 def set_rate(optimizer: Optimizer, value: float) -> None:
     """Let the next steps have this learning rate."""
-    if not 0 <= value < math.inf:
+    if not fits(value, float) or not 0 <= value < math.inf:
         problem, remedy = f"the learning rate is {value!r}", "It is finite and at least 0."
         raise error(ArgumentError, "fit", problem, remedy=remedy)
     rate = optimizer.learning_rate
@@ -69,6 +69,8 @@ class LearningRateScheduler(Callback):
         super().__init__()
         self.schedule, self.verbose = schedule, verbose
         self.takes_rate = len(inspect.signature(schedule).parameters) > 1
+        arguments = ("epoch", "rate") if self.takes_rate else ("epoch",)
+        check_takes("LearningRateScheduler", "schedule", schedule, *arguments)
 
     def on_epoch_begin(self, epoch: int, logs: Numbers | None = None) -> None:
         """Set the rate of the epoch."""
@@ -227,6 +229,8 @@ class ReduceLROnPlateau(Monitor):
             problem, remedy = f"factor is {factor!r}", "It is between 0 and 1."
             raise error(ArgumentError, "ReduceLROnPlateau", problem, remedy=remedy)
         self.factor, self.verbose = factor, verbose
+        if cooldown < 0:
+            raise error(ArgumentError, "ReduceLROnPlateau", f"cooldown is {cooldown}, below 0")
         self.cooldown, self.min_lr, self.cooling = cooldown, min_lr, 0
 
     def on_train_begin(self, logs: Numbers | None = None) -> None:

@@ -17,6 +17,7 @@ from gdt.data.batches import Batches
 from gdt.errors import ArgumentError, error, type_text
 from gdt.errors.foreign_names import remedy_for
 from gdt.metrics import MeanOf, Metric
+from gdt.nn import losses
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
 from gdt.sharding import processes
@@ -64,8 +65,12 @@ def compile_model(
     if isinstance(loss, Sequence | Mapping) and not isinstance(loss, str):
         problem = f"loss is {type_text(loss)}: a model has one loss"
         raise error(ArgumentError, "compile", problem, remedy=REMEDIES["loss_weights"])
+    loss = losses.get(loss) if isinstance(loss, str) else loss
+    unweighted = measures_of(metrics, loss)
     weighted = {
-        name: metric if isinstance(metric, Metric) else MeanOf(metric, name)
+        f"weighted_{name}" if name in unweighted else name: metric
+        if isinstance(metric, Metric)
+        else MeanOf(metric, name)
         for name, metric in measures_of(weighted_metrics, loss).items()
     }
     model._compilation = Compilation(
@@ -73,7 +78,7 @@ def compile_model(
             model,
             optimizer,
             loss,
-            {**measures_of(metrics, loss), **weighted},
+            {**unweighted, **weighted},
             weighted_metrics=tuple(weighted),
             clip_norm=clip_norm,
             eager=run_eagerly,

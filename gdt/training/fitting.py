@@ -90,6 +90,7 @@ class Fit:
             in_all_processes(partial(folder.mkdir, parents=True, exist_ok=True), folder)
         for callback in self.callbacks:
             callback.trainer, callback.params = trainer, self.history.params
+            vars(callback).setdefault("arrays", {})  # of one whose __init__ calls no other
         with self.display.running(title), delayed_interrupts() as self._is_interrupted:
             try:
                 self._call("on_train_begin", {})
@@ -202,8 +203,9 @@ class Fit:
 
     def _where(self) -> str:
         """Return how far the training is."""
-        epoch = min(self.epoch + 1, self.epochs)
-        return f"after {self._steps} steps, in epoch {epoch} of {self.epochs}"
+        is_inside = self.batch or not self._steps
+        place = f"in epoch {self.epoch + 1}" if is_inside else f"at the end of epoch {self.epoch}"
+        return f"after {self._steps} steps, {place} of {self.epochs}"
 
     def _refuse_loss(self, loss: float, batch: int) -> None:
         """Raise NanError for the loss of a batch, unless a callback ends the training instead."""
@@ -264,7 +266,7 @@ class Fit:
             "positions": position,
             "random": random.generator.state,
             "learning_rate": rate.value if isinstance(rate, AdjustableRate) else None,
-            "callbacks": [callback.state() for callback in self.callbacks],
+            "callbacks": [_state_of(callback) for callback in self.callbacks],
         }
         text = np.frombuffer(json.dumps(state).encode(), np.uint8)
         assert self.manager is not None
@@ -324,7 +326,7 @@ class Fit:
         if state["learning_rate"] is not None:
             set_rate(self.trainer.optimizer, state["learning_rate"])
         for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load(own)
+            callback.load(decoded(own))
         positions = state["positions"]
         if len(positions) != processes.current().count:
             positions = positions[:1] * processes.current().count
@@ -343,6 +345,15 @@ def _steps(columns: Mapping[str, np.ndarray]) -> list[Numbers]:
     """Return the results of steps, of which `_columns` has made these arrays."""
     values = zip(*[column.tolist() for column in columns.values()], strict=True)
     return [dict(zip(columns, each, strict=True)) for each in values]
+
+
+def _state_of(callback: Callback) -> Any:
+    """Return the state of a callback in values that JSON can hold; its errors name it."""
+    try:
+        return encoded(callback.state())
+    except Exception as problem:
+        problem.add_note(f"raised by state of the callback {type(callback).__name__}")
+        raise
 
 
 def _show_interrupt(

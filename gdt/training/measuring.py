@@ -60,6 +60,15 @@ NAMES: dict[str, Callable[[], Measure]] = {
 }
 """Metrics by name; the losses are metrics too."""
 
+OF_LOGITS: dict[str, Callable[[], Measure]] = {
+    "accuracy": lambda: binary_accuracy_of_logits,
+    "acc": lambda: binary_accuracy_of_logits,
+    "auc": lambda: metric_functions.AUC(from_logits=True),
+    "precision": lambda: metric_functions.Precision(0.0),
+    "recall": lambda: metric_functions.Recall(0.0),
+}
+"""Metrics by name, where the loss takes logits of yes and no."""
+
 
 def measures_of(metrics: Any, loss: Any) -> dict[str, Measure]:
     """Return metrics by name: of a mapping, or of names, functions and Metrics.
@@ -106,8 +115,8 @@ def _measure(metric: Any, loss: Any) -> Measure:
             raise error(ArgumentError, "Trainer", problem, remedy=remedy)
         return metric  # type: ignore[no-any-return]
     name = metric.lower()
-    if name in ("accuracy", "acc") and loss is losses.sigmoid_cross_entropy:
-        return binary_accuracy_of_logits
+    if name in OF_LOGITS and loss is losses.sigmoid_cross_entropy:
+        return OF_LOGITS[name]()
     if name in NAMES:
         return NAMES[name]()
     if name in losses.NAMES:
@@ -129,20 +138,7 @@ def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:
     return targets, predictions
 
 
-def check_takes_pair(name: str, measure: Any) -> None:
-    """Raise ArgumentError for a function that cannot be called with targets and predictions."""
-    if isinstance(measure, Metric):
-        return
-    try:
-        inspect.signature(measure).bind(None, None)
-    except ValueError:  # of a function without a signature nothing is known
-        return
-    except TypeError as cause:
-        problem = f"{name!r} is not a function (targets, predictions): {cause}"
-        raise error(ArgumentError, "Trainer", problem) from None
-
-
-def _check_array(name: str, value: Any) -> None:
+def check_array(name: str, value: Any) -> None:
     """Raise ArgumentError for a result of a loss or metric that is no array."""
     if not isinstance(value, DistributedArray):
         problem = f"{name} returned {type_text(value)}, not an array"
@@ -151,7 +147,7 @@ def _check_array(name: str, value: Any) -> None:
 
 def scalar_of(name: str, value: Any) -> DistributedArray:
     """Return the result of a loss or metric, or the mean of the values of all rows."""
-    _check_array(name, value)
+    check_array(name, value)
     result: DistributedArray = mean(value) if value.ndim else value
     return result
 
@@ -166,7 +162,7 @@ def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> D
     value: Any = loss(targets, predictions, **extra)
     if weights is None:
         return scalar_of("the loss", value)
-    _check_array("the loss", value)
+    check_array("the loss", value)
     if not value.ndim:
         raise error(
             ArgumentError,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from gdt.arguments import checked_class, shown_value
+from gdt.arguments import check_takes, checked_class, shown_value
 from gdt.array.array import DistributedArray
 from gdt.autodiff.tape import GradientTape
 from gdt.data.feed import REITERABLE, Feed
@@ -45,7 +45,7 @@ from gdt.training.history import History, Numbers
 from gdt.training.measuring import (
     Measurement,
     aligned,
-    check_takes_pair,
+    check_array,
     loss_of,
     measures_of,
     scalar_of,
@@ -111,7 +111,8 @@ class Trainer(Stateful):
         self.loss = losses.get(loss)
         self.metrics = measures_of(metrics, self.loss)
         for name, measure in (("loss", self.loss), *self.metrics.items()):
-            check_takes_pair(name, measure)
+            if not isinstance(measure, Metric):
+                check_takes("Trainer", repr(name), measure, "targets", "predictions")
         if clip_norm is not None and not clip_norm > 0:
             problem, remedy = f"clip_norm is {clip_norm}", "It is positive; None does not clip."
             raise error(ArgumentError, "Trainer", problem, remedy=remedy)
@@ -165,6 +166,7 @@ class Trainer(Stateful):
             if isinstance(metric, Metric):
                 metric_weights = weights if name in self.weighted_metrics else None
                 results[name] = metric.statistics(y, predictions, metric_weights)
+                check_array(f"the metric {name!r}", results[name])
             else:
                 results[name] = scalar_of(f"the metric {name!r}", metric(y, predictions))
         return results
