@@ -222,8 +222,8 @@ class Recall(_Detection):
 class ConfusionMatrix(Metric):
     """The number of rows of each label (row) whose largest logit is at each class (column).
 
-    labels: (...), integers; logits: (..., classes). The result is float64 (classes, classes). Raises
-    ArgumentError for fewer than 1 class, IndexRangeError for a label that is no class.
+    labels: (...), integers; logits: (..., classes). The result is float64 (classes, classes).
+    Raises ArgumentError for fewer than 1 class, IndexRangeError for a label that is no class.
 
     >>> matrix = gdt.metrics.ConfusionMatrix(2)
     >>> matrix.update([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
