@@ -37,7 +37,7 @@ class Placement:
             self._is_final = bool(arrays) and not awaits_arrays(self._model)
             mesh = arrays[0].mesh if arrays else get_default_mesh()
             rows = Layout([self._batch_axes or mesh.axis_names[:1]], mesh)
-            self._place = partial(_placed, rows=rows, dtype=_dtype_of(arrays))
+            self._place = partial(placed, rows=rows, dtype=_dtype_of(arrays))
         return mapped(self._place, batch)
 
 
@@ -47,14 +47,18 @@ def _dtype_of(arrays: Sequence[DistributedArray]) -> np.dtype | None:
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
-def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
-    """Return an array of the host on a mesh, its rows in the layout `rows`."""
+def placed(leaf: Any, rows: Layout, dtype: np.dtype | None = None) -> Any:
+    """Return an array of the host on a mesh, its rows in the layout `rows`; other leaves of a batch
+    as they are.
+
+    dtype: that of floating-point numbers; None keeps theirs. Raises ArgumentError for text and
+    objects."""
     if leaf is None or isinstance(leaf, DistributedArray):
         return leaf
     array = np.asarray(leaf)
     if kind_of(array.dtype) not in "biufc":
         problem = f"a batch holds values of dtype {array.dtype}"
-        raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
+        raise error(ArgumentError, "place", problem, remedy="Pass arrays of numbers.")
     if kind_of(array.dtype) == "f" and dtype is not None:
         array = array.astype(dtype, copy=False)
     dims = (*rows.dims, *[()] * (array.ndim - 1))[: array.ndim]

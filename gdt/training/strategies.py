@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from gdt.array.registry import FUNCTIONS
 from gdt.data.feed import REITERABLE
 from gdt.errors import ArgumentError, LayoutError, error, type_text
 from gdt.nn.layout_map import LayoutMap
-from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import reshape
 from gdt.sharding import devices as device_kinds
@@ -32,6 +32,7 @@ from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import WAYS, Mesh, create_mesh
 from gdt.state.trees import leaves, mapped
+from gdt.training.placement import placed
 
 __all__ = ["DataParallel", "MirroredStrategy", "ModelParallel", "Strategy", "current_strategy"]
 
@@ -115,13 +116,7 @@ class Strategy:
 
     def place(self, batch: Any) -> Any:
         """Return a batch with the arrays of the host split over the replicas."""
-        return mapped(self._placed, batch)
-
-    def _placed(self, leaf: Any) -> Any:
-        if leaf is None or isinstance(leaf, DistributedArray):
-            return leaf
-        array = np.asarray(leaf)
-        return asarray(array, layout=self.layout(array.ndim))
+        return mapped(partial(placed, rows=self.layout(1)), batch)
 
     def experimental_distribute_dataset(self, dataset: Iterable[Any]) -> Iterable[Any]:
         """Return the batches of a data set, global ones, split over the replicas.
