@@ -72,6 +72,7 @@ def test_classifiers_in_tensorflows_words() -> None:
     data = lambda: ({"a": X[:, :1], "b": X[:, 1:]}, LABELS)
     with pytest.raises(NotFittedError):
         classifier.evaluate(data)
+    assert LinearClassifier().train(data).partial_fit(X, LABELS).n_iter_ == 1
     for _ in range(10):
         classifier.train(data).train(data, steps=9)
     results = classifier.evaluate(data)

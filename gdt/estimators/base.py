@@ -78,7 +78,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         X, y = self._checked(X, y, reset=True)
         weights = self._weights(sample_weight, X)
         self._begin(X.shape[1])
-        self.n_iter_ = 0
         rows = len(X) if self.batch_size is None and len(X) <= WHOLE else self.batch_size or ROWS
         order = check_random_state(self.random_state)
         whole = self._placed(X, y, weights) if rows >= len(X) else None
@@ -95,14 +94,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Take one step with these rows, from the weights that there are; return the estimator."""
+        self._update(X, y, sample_weight)
+        self.n_iter_ += 1
+        return self
+
+    def _update(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+        """Take one step with these rows, from new weights if there are none."""
         is_new = not hasattr(self, "model_")
         X, y = self._checked(X, y, reset=is_new)
         if is_new:
             self._begin(X.shape[1])
-            self.n_iter_ = 0
         self._step(self._placed(X, y, self._weights(sample_weight, X)))
-        self.n_iter_ += 1
-        return self
 
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(
@@ -149,7 +151,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 )
             self.model_ = Sequential(layers)
             self._take_on(self._new_optimizer())
-        self.global_step_ = 0
+        self.global_step_ = self.n_iter_ = 0
 
     def _new_optimizer(self) -> Any:
         """Return the optimizer, new for each fit: its state is no parameter of the estimator."""
@@ -218,12 +220,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             return self
         count = 0
         for features, targets in itertools.islice(pairs_of(input_fn, steps), steps):
-            X, y = columns_of(features), np.asarray(targets)
-            is_new = not hasattr(self, "model_")
-            X, y = self._checked(X, y.reshape(len(y), -1) if self._takes_columns else y, is_new)
-            if is_new:
-                self._begin(X.shape[1])
-            self._step(self._placed(X, y, np.ones(len(X))))
+            y = np.asarray(targets)
+            self._update(columns_of(features), y.reshape(len(y), -1) if self._takes_columns else y)
             count += 1
         if not count:
             op = f"{type(self).__name__}.train"

@@ -45,7 +45,6 @@ class _Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=True)
             self.classes_ = np.unique(classes)
             self._begin(X.shape[1])
-            self.n_iter_ = 0
         return super().partial_fit(X, y, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
