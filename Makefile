@@ -38,7 +38,7 @@ test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
 		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
 
 # Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit;
-# a GPT of 1,000 steps, and of 100 under every scheme.
+# a GPT of 1,000 steps under every scheme.
 test-networks: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m networks_full tests/test_choice.py tests/test_examples.py
 
@@ -102,6 +102,7 @@ need-gpu:
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m pytest bench/test_steps.py bench/test_ops.py --benchmark-only --benchmark-columns=min,median,iqr,rounds
 	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.fit
 	$(BIN)/python -m bench.report
 
 # BEFORE=RUN.json compares with an earlier run, which a copy of bench/results/run.json is.

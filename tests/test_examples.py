@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -283,13 +284,14 @@ def test_a_gpt_learns_the_same_under_every_scheme(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.networks_full
 def test_a_gpt_learns_the_same_for_long_and_well() -> None:
     data = gpt.load(None)
-    expected = losses_of_gpt(data, "data", 100, 1)
-    for name in gpt.SCHEMES:
-        for blocks in (1, 8):
-            losses = losses_of_gpt(data, name, 100, blocks)
-            np.testing.assert_allclose(losses, expected, atol=1e-5, err_msg=f"{name}, {blocks}")
-    for steps, most in ((300, 2.35), (1000, 2.06)):
-        assert gpt.train("data", data, steps)[1]["val_loss"][-1] <= most
+    assert gpt.train("data", data, 300)[1]["val_loss"][-1] <= 2.35
+    expected = losses_of_gpt(data, "data", 1000, 1)
+    for name, blocks in itertools.product(gpt.SCHEMES, (1, 8)):
+        history = gpt.train(name, data, 1000, blocks)[1]
+        assert history["val_loss"][-1] <= 2.06
+        losses, run = [step["loss"] for step in history.steps], f"{name}, {blocks} blocks"
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-4, err_msg=run)
+        np.testing.assert_allclose(losses[:100], expected[:100], rtol=0, atol=1e-5, err_msg=run)
 
 
 def test_components_and_clusters_are_numpys(digits: Any) -> None:

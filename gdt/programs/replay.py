@@ -98,6 +98,14 @@ def _returned(template: Tree, namespace: dict[str, Any]) -> str:
     """The expression of the tree that a template stands for."""
     if type(template) is Result:
         return template.source("returned", namespace)
+    if type(template) is dict and all(
+        type(key) is str and type(leaf) is Result for key, leaf in template.items()
+    ):  # a trainer's results, among others: without a walk in every call
+        parts = [
+            f"{key!r}: {leaf.source(f'returned{n}', namespace)}"
+            for n, (key, leaf) in enumerate(template.items())
+        ]
+        return f"{{{', '.join(parts)}}}"
 
     namespace["filled"] = lambda outputs: mapped(
         lambda leaf: leaf.array(outputs) if type(leaf) is Result else leaf, template

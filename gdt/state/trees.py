@@ -14,7 +14,8 @@ Tree = Any
 
 # Most values of a tree; asking whether something is a Mapping takes longer.
 LEAVES = {DistributedArray, int, float, bool, str, type(None), FunctionType}
-CONTAINERS = (dict, list, tuple, Mapping)  # the frequent ones first, and no union for each question
+SEQUENCES = (list, tuple)
+CONTAINERS = (dict, *SEQUENCES, Mapping)  # the frequent ones first, and no union for each question
 
 
 def is_container(value: Any) -> bool:
@@ -30,7 +31,7 @@ def leaves(tree: Tree, *, by_name: bool = False) -> Iterator[Any]:
     if not is_container(tree):
         yield tree
         return
-    keys: Any = tree if isinstance(tree, Mapping) else range(len(tree))
+    keys: Any = range(len(tree)) if isinstance(tree, SEQUENCES) else tree
     for key in sorted(keys, key=str) if by_name and keys is tree else keys:
         yield from leaves(tree[key], by_name=by_name)
 
@@ -42,7 +43,7 @@ def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False)
     """
     if not is_container(tree):
         return function(tree)
-    keys: Any = tree if type(tree) is dict or isinstance(tree, Mapping) else range(len(tree))
+    keys: Any = range(len(tree)) if isinstance(tree, SEQUENCES) else tree
     values = {
         key: function(value)
         if type(value := tree[key]) in LEAVES
@@ -57,7 +58,7 @@ def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False)
 def with_values(like: Any, values: Iterable[Any]) -> Any:
     """Return a container of `values`, of the class of `like` and with its keys; in place of a
     mapping that is neither a dict nor a UserDict, a dict."""
-    if not isinstance(like, Mapping):
+    if isinstance(like, SEQUENCES):
         return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
     pairs = zip(like, values, strict=True)
     if type(like) is dict or not isinstance(like, dict | UserDict):
