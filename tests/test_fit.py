@@ -850,12 +850,14 @@ def test_a_thread_that_fetches_ends_with_the_training_and_passes_errors_on() -> 
 
 
 def test_an_iterator_goes_on_after_what_was_used(tmp_path: Path) -> None:
+    """Also where the first batch is needed before, for the sizes of the layers."""
     batches = [(X[i : i + 5], Y[i : i + 5]) for i in range(0, 50, 5)]
 
     def run(folder: Path | None, steps: int) -> tuple[Any, Any]:
-        trainer = Trainer(mlp(), "adam", "sparse_softmax_cross_entropy")
+        model = nn.Sequential(nn.Dense(8, activation="relu", key=1), nn.Dense(CLASSES, key=3))
+        trainer = Trainer(model, "adam", "sparse_softmax_cross_entropy")
         history = trainer.fit(
-            iter(batches), 3, steps_per_epoch=3, show=False, resume=folder,
+            iter(batches), 3, steps_per_epoch=3, show=False, resume=folder, prefetch=2,
             callbacks=[FailAfter(steps)],
         )  # fmt: skip
         return trainer.model, history

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextvars
+import itertools
 import queue
 import sys
 import threading
@@ -80,6 +81,18 @@ class Feed:
             raise
         self.taken, self.total = self.taken + 1, self.total + 1
         return batch
+
+    def peek(self) -> Any:
+        """Return the first batch before any is taken; an iterator without positions gives it again.
+
+        Raises ArgumentError if there is none."""
+        iterator = iter(self.batches)
+        batch = next(iterator, _END)
+        if batch is _END:
+            raise error(ArgumentError, "fit", "there is no batch", remedy=REITERABLE)
+        if self.is_iterator and not hasattr(iterator, "set_state"):
+            self.batches = itertools.chain([batch], iterator)
+        return self.place(batch)
 
     def close(self) -> None:
         """End the thread that takes batches ahead, if there is one."""

@@ -306,8 +306,7 @@ class Fit:
         names = {f"model.{slot.name}" for slot in slots(model)}
         if any(name.startswith("model.") and name not in names for name in shapes):
             with evaluating(model):
-                for batch in self.feed.take(1):
-                    model(pair(batch, "fit")[0])
+                model(pair(self.feed.peek(), "fit")[0])
 
     def _load(self, state: Mapping[str, Any], path: Path) -> None:
         if state["version"] != VERSION:
