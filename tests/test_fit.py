@@ -255,7 +255,7 @@ def test_metrics_over_many_batches_are_exact() -> None:
         (lambda: compiled().fit(X, Y, callbacks=[3], verbose=0), "a callback is 3, neither a"),
         (lambda: compiled().predict(X, callbacks=5), "a callback is 5, neither a"),
         (lambda: compiled().evaluate(X, Y, steps=0), "steps is 0"),
-        (lambda: compiled().predict("x"), "predict: batches is 'x', which yields no batches"),
+        (lambda: compiled().predict(5), "predict: batches is 5, which yields no batches"),
         (lambda: compiled().predict([X, X]), "x is a list of 2 arrays, and the layer takes one"),
         (lambda: compiled().predict_on_batch(5), "predict_on_batch: there are no rows"),
         (lambda: compiled().test_on_batch(5, Y), r"(?s)differ in their rows.*x: \[\]"),
@@ -893,12 +893,16 @@ def test_arguments_that_fit_nothing_are_refused_before_a_step(tmp_path: Path) ->
         ("validation_data is a tuple of 1", {"validation_data": (X,)}),
         ("validation_steps is 0", {"validation_data": (X, Y), "validation_steps": 0}),
         ("batch_size is 0", {"validation_data": (X, Y), "validation_batch_size": 0}),
+        ("x is a str, and no array", {"x": "x.npy", "y": "y.npy"}),
         ("save_every is 0", {"save_every": 0}),
         ("save_every is 2, and there is no resume", {"save_every": 2}),
         ("cannot be written", {"resume": tmp_path / "file" / "folder"}),
     ):
         with pytest.raises(GdtError, match=wrong):
-            model.fit(X, Y, verbose=0, **options)
+            model.fit(**{"x": X, "y": Y, "verbose": 0, **options})
+    for prefetch in (-1, "x"):
+        with pytest.raises(ArgumentError, match="prefetch is"):
+            model.compiled.fit([(X, Y)], prefetch=prefetch)
     for array, value in zip(model.state().values(), before, strict=True):
         np.testing.assert_array_equal(np.asarray(array), value)
 

@@ -137,6 +137,27 @@ def test_batches_of_one_replica_are_taken_in_turn() -> None:
         ))  # fmt: skip
 
 
+def compiled_in(strategy: gdt.Strategy, network: nn.Module) -> nn.Module:
+    with strategy.scope():
+        network.compile("sgd", "mse")
+    return network
+
+
+def test_models_belong_to_the_strategy_in_whose_scope_they_are_made_or_loaded(
+    tmp_path: Path,
+) -> None:
+    one, other = MirroredStrategy(4), MirroredStrategy(2)
+    with one.scope():
+        trained = model()
+    trained.save(tmp_path)
+    with other.scope(), pytest.raises(MeshError, match=r"on Mesh\(batch=4\), and the strategy's"):
+        trained.fit(X, Y, verbose=0)
+    with other.scope():
+        loaded = gdt.load_model(tmp_path)
+        loaded.fit(X, Y, verbose=0)
+    assert {a.mesh for a in loaded.state().values()} == {other.mesh}
+
+
 def test_an_own_loop_reduces_the_losses_of_all_rows() -> None:
     strategy, rate, rows = MirroredStrategy(4), 0.1, 10
     x = np.linspace(0, 1, rows, dtype="float32")[:, None]
@@ -169,6 +190,14 @@ def test_an_own_loop_reduces_the_losses_of_all_rows() -> None:
         (lambda s: s.reduce("SUM", s.place(np.arange(5))), "5 rows are not equally many"),
         (lambda s: s.gather(s.place(np.arange(5)), axis=1), "Parts are rows"),
         (lambda s: s.experimental_distribute_dataset(5), "yields no batches"),
+        (lambda s: s.distribute_datasets_from_function(lambda _: 5), "yields no batches"),
+        (lambda s: s.run(abs, np.arange(5)), "run: args is an ndarray, not Sequence"),
+        (lambda s: s.run(5), "run: fn is 5, not Callable"),
+        (lambda s: compiled_in(s, nn.Dense(2, 1)), "on Mesh.device=1., and the strategy's mesh is"),
+        (
+            lambda s: nn.LayoutMap(s.mesh).update(a=gdt.Layout(["x"], create_mesh([("x", 3)]))),
+            "and the map on",
+        ),
         (lambda s: MirroredStrategy(2, mesh=s.mesh), "both devices and a mesh"),
         (lambda s: MirroredStrategy(2, "ring"), "cross_device_ops is 'ring'"),
         (lambda s: MirroredStrategy(2, object()), "cross_device_ops is 'object'"),

@@ -41,6 +41,7 @@ REMEDIES = {
     "clipnorm": CLIPPING, "clipvalue": CLIPPING, "global_clipnorm": CLIPPING,
     "weight_decay": "Write gdt.optim.AdamW(rate, decay).",
     "kernel_regularizer": "Write gdt.optim.AdamW(rate, decay), or add the term to the loss.",
+    "shuffle": "Pass seed=0: rows are shuffled where there is a seed.",
     "feature_columns": "Leave it out: all columns that input_fn returns are features.",
     "model_dir": "Leave it out, and save an estimator with pickle or joblib.",
     "config": "Write strategy=gdt.MirroredStrategy(2).",
@@ -121,6 +122,9 @@ MODULES = {
 NAMES = {
     **MODULES,
     "jit": "gdt.function, which records a step", "device_put": "gdt.asarray(x, layout=layout)",
+    "estimators": "import gdt.estimators, which needs scikit-learn",
+    "distribute": "gdt.MirroredStrategy", "distribution": "gdt.ModelParallel",
+    "Variable": "gdt.asarray", "constant": "gdt.asarray", "no_grad": "gdt.stop_gradient",
     "device_get": "np.asarray(x)", "tensor": "gdt.asarray", "from_numpy": "gdt.asarray",
 }  # fmt: skip
 RANDOM = {

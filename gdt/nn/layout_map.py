@@ -11,7 +11,7 @@ from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
-from gdt.errors import LayoutError, error, frame_of_user
+from gdt.errors import LayoutError, MeshError, error, frame_of_user
 from gdt.nn.module import NEW_MODULES, Module
 from gdt.nn.parameters import LayoutOfRank, ParameterSpec
 from gdt.nn.placement import Placement, UsedArray, check_applied
@@ -90,7 +90,11 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             if len(ranks) > 1:
                 problem = f"the layouts of {key!r} have different ranks"
                 raise error(LayoutError, "LayoutMap", problem, operands=vars(layout))
-        elif not isinstance(layout, Layout):
+        elif isinstance(layout, Layout):
+            if layout.mesh is not self.mesh:
+                problem = f"the layout of {key!r} is on {layout.mesh}, and the map on {self.mesh}"
+                raise error(MeshError, "LayoutMap", problem)
+        else:
             fixed = layout_of([s for s in layout if not is_of_output or s != MATCH], self.mesh)
             layout = layout if is_of_output or is_open(layout) else fixed
         self._layouts[key] = layout

@@ -31,6 +31,7 @@ from gdt.ops.creation import zeros
 from gdt.saving.encoding import Decoder, Encoder
 from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh, create_mesh
+from gdt.training.strategies import current_strategy
 from gdt.training.trainer import Trainer
 
 FORMAT, VERSION = "gdt model", 1
@@ -115,8 +116,8 @@ def load_model(
     """Return the model of a folder that `save_model`, or `model.save`, has written.
 
     mesh: the mesh of the model's arrays. An axis of an array stays split over a mesh axis if `mesh`
-        has one of that name, and is whole otherwise. None makes a mesh like that of the saved
-        model.
+        has one of that name, and is whole otherwise. None takes the mesh of the strategy in whose
+        scope this is called, or else makes one like that of the saved model.
     compile: whether the model is compiled as it was, with the optimizer's state.
 
     Nothing of the file is executed, and no constructor runs: register classes and functions that
@@ -131,7 +132,8 @@ def load_model(
     >>> model(gdt.ones((4, 3), "float32")).shape, model[0].weight.mesh
     ((4, 2), Mesh(x=2))
     """
-    folder = Path(path)
+    folder, strategy = Path(path), current_strategy()
+    mesh = strategy.mesh if mesh is None and strategy is not None else mesh
     content = read_alike("load_model", folder / "model.json", lambda: _read(folder))
     meshes = (lambda dims: mesh) if mesh is not None else _mesh_like
     try:

@@ -32,10 +32,10 @@ def check_batches(op: str, name: str, batches: Any) -> None:
         raise error(ArgumentError, op, problem, remedy=REITERABLE)
 
 
-def check_count(op: str, name: str, count: int | None) -> None:
-    """Raise ArgumentError for a number of batches or epochs below 1; None is no number."""
-    if count is not None and count < 1:
-        raise error(ArgumentError, op, f"{name} is {count}", remedy="Pass 1 or more.")
+def check_count(op: str, name: str, count: int | None, least: int = 1) -> None:
+    """Raise ArgumentError for a number of batches or epochs below `least`; None is no number."""
+    if count is not None and count < least:
+        raise error(ArgumentError, op, f"{name} is {count}", remedy=f"Pass {least} or more.")
 
 
 def pair(batch: Any, method: str) -> tuple[Any, Any, Any]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from gdt import random
 from gdt.array.array import DistributedArray
 from gdt.data.batches import Batches
+from gdt.data.files import is_path
 from gdt.errors import ArgumentError, error, type_text
 from gdt.errors.foreign_names import remedy_for
 from gdt.metrics import MeanOf, Metric
@@ -170,6 +171,9 @@ def _data(
     """Return batches of arrays, or the iterable of batches that x is."""
     if x is None:
         raise error(ArgumentError, op, "there is no x")
+    if is_path(x) or (isinstance(x, list | tuple) and x and all(map(is_path, x))):
+        remedy = "Write gdt.data.Batches(x, y, batch_size=32) for x, which reads `.npy` files."
+        raise error(ArgumentError, op, f"x is {type_text(x)}, and no array", remedy=remedy)
     if _is_array(x):
         if y is None and weights is None and op != "predict":
             remedy = "Pass y, or an iterable of batches (x, y)."

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, MeshError, error
 from gdt.nn.module import Module
 from gdt.nn.parameters import awaits_arrays
 from gdt.ops.creation import asarray
 from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 from gdt.state.trees import mapped
 
 
@@ -39,6 +40,16 @@ class Placement:
             rows = Layout([self._batch_axes or mesh.axis_names[:1]], mesh)
             self._place = partial(placed, rows=rows, dtype=_dtype_of(arrays))
         return mapped(self._place, batch)
+
+
+def check_mesh(op: str, model: Module, mesh: Mesh) -> None:
+    """Raise MeshError for a model whose arrays lie on another mesh than that of the strategy in
+    whose scope `op` is called."""
+    name, array = next(iter(model.state().items()), ("", None))
+    if array is not None and array.mesh is not mesh:
+        problem = f"{name} of the model is on {array.mesh}, and the strategy's mesh is {mesh}"
+        remedy = "Make the model, or load it, inside of the strategy's scope."
+        raise error(MeshError, op, problem, remedy=remedy)
 
 
 def _dtype_of(arrays: Sequence[DistributedArray]) -> np.dtype | None:

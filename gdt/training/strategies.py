@@ -10,7 +10,7 @@ gradients are summed over replicas as they are computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.arguments import checked, checked_class
+from gdt.arguments import checked, checked_class, compared_first
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.data.feed import REITERABLE
@@ -130,21 +130,33 @@ class Strategy:
         >>> [len(part) for part in strategy.experimental_local_results(batch)]
         [3, 3, 3, 1]
         """
-        if isinstance(dataset, str) or not isinstance(dataset, Iterable):
-            problem = f"dataset is {type_text(dataset)}, which yields no batches"
-            op = f"{type(self).__name__}.experimental_distribute_dataset"
-            raise error(ArgumentError, op, problem, remedy=REITERABLE)
+        self._check_dataset("experimental_distribute_dataset", dataset)
         return _Placed(dataset, self.place)
 
+    def _check_dataset(self, method: str, dataset: Any) -> None:
+        """Raise ArgumentError for a data set that yields no batches."""
+        if isinstance(dataset, str) or not isinstance(dataset, Iterable):
+            problem = f"dataset is {type_text(dataset)}, which yields no batches"
+            op = f"{type(self).__name__}.{method}"
+            raise error(ArgumentError, op, problem, remedy=REITERABLE)
+
+    @compared_first
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Iterable[Any]]
     ) -> Iterable[Any]:
         """Return the batches of the data set that `dataset_fn(context)` makes, which are of one
         replica each: the replicas take them in turn."""
         dataset = dataset_fn(InputContext(self.num_replicas_in_sync))
+        self._check_dataset("distribute_datasets_from_function", dataset)
         return _Placed(_Joined(dataset, self.num_replicas_in_sync), self.place)
 
-    def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+    @compared_first
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Return `fn(*args, **kwargs)`, computed on the parts of all replicas at once.
 
         Arguments that hold arrays of the host are split as batches are. `fn` sees whole batches:
@@ -157,7 +169,7 @@ class Strategy:
         3.0
         """
         with self.scope():
-            return fn(*[self.place(arg) for arg in args], **dict(kwargs or {}))
+            return fn(*[self.place(arg) for arg in args], **(kwargs or {}))
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """Return the sum or the mean of a value over the replicas, replicated on all devices.

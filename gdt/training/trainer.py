@@ -50,7 +50,7 @@ from gdt.training.measuring import (
     measures_of,
     scalar_of,
 )
-from gdt.training.placement import Placement
+from gdt.training.placement import Placement, check_mesh
 from gdt.training.strategies import current_strategy
 
 
@@ -125,8 +125,10 @@ class Trainer(Stateful):
         self.session = Session()
         strategy = current_strategy()
         self.batch_axes = None if strategy is None else strategy.batch_axes
-        if strategy is not None and strategy.layout_map is not None:
-            strategy.layout_map.apply(model)
+        if strategy is not None:
+            if strategy.layout_map is not None:
+                strategy.layout_map.apply(model)
+            check_mesh("Trainer", model, strategy.mesh)
 
     def __repr__(self) -> str:
         functions = {"loss": self.loss, **self.metrics}
@@ -274,6 +276,9 @@ class Trainer(Stateful):
         loss is not finite.
         """
         self._check_fit(batches, validation, epochs, initial_epoch, steps_per_epoch)
+        if (strategy := current_strategy()) is not None:
+            check_mesh("Trainer.fit", self.model, strategy.mesh)
+        check_count("Trainer.fit", "prefetch", prefetch, 0)
         for name, count in (
             ("validation_every", validation_every if isinstance(validation_every, int) else None),
             ("validation_steps", validation_steps),
