@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import gdt
 from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, ShapeError
 from gdt.ops.nn.convolution import blocks as bodies
+from gdt.ops.nn.convolution import windows
 from gdt.ops.windows import tiling_of, windows_of
 from gdt.testing import Oracle, Sample
 
@@ -112,6 +114,39 @@ def test_products_of_many_rows_are_computed_in_parts(
     sample = Sample((rng.standard_normal((3, 5, 7, 4)), kernel), static, convolution)
     mesh = create_mesh([("data", 1)])
     Oracle(gdt.convolution, sample).check(mesh, [Layout.replicated(mesh, 4)] * 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+@pytest.mark.parametrize(
+    ("shape", "taps", "static"),
+    [
+        ((5, 9, 7, 3), (3, 3), {"padding": "same"}),
+        ((5, 9, 7, 8), (2, 1), {"padding": "valid"}),
+        ((2, 3, 8, 14, 3), (2, 5), {"padding": [(0, 2), 1], "dilation": (3, 2)}),
+        ((3, 5, 6, 9, 2), (3, 2, 4), {"padding": "same", "dilation": (2, 1, 1)}),
+        ((2, 9, 19, 2), (3, 4), {"padding": 1, "strides": (1, 3)}),
+    ],
+)
+def test_lines_serve_all_taps_of_the_other_axes(
+    shape: tuple[int, ...], taps: tuple[int, ...], static: Any, dtype: str,
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator,
+) -> None:  # fmt: skip
+    for module in (bodies, windows):
+        monkeypatch.setattr(module, "HOST_COLUMNS", 1 << 12)  # which few images fill
+    images = rng.integers(-3, 4, shape).astype(dtype)
+    kernel = rng.integers(-3, 4, (*taps, shape[-1], 4)).astype(dtype)
+    numbers, multiply = [], bodies._multiply
+
+    def counted(xp: Any, columns: Any, *rest: Any) -> None:
+        numbers.append(len(columns))
+        multiply(xp, columns, *rest)
+
+    monkeypatch.setattr(bodies, "_multiply", counted)
+    mesh = create_mesh([("data", 2)])
+    Oracle(gdt.convolution, Sample((images, kernel), static, convolution)).check(
+        mesh, [Layout.replicated(mesh, images.ndim), Layout.replicated(mesh, kernel.ndim)]
+    )
+    assert max(numbers) == math.prod(taps[:-1])
 
 
 @pytest.mark.parametrize(("channels", "results"), [(0, 4), (4, 0)])

@@ -78,6 +78,11 @@ def synchronize() -> None:
         backend.synchronize()
 
 
+def empty(xp: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array of a namespace that is not initialised; of NumPy's in recycled memory."""
+    return NUMPY.empty(shape, np.dtype(dtype)) if xp is np else xp.empty(shape, dtype)
+
+
 def as_array(value: Any, mesh: Mesh, dtype: Any = None) -> Array:
     """Return `value` as one array that is not split, ready to be placed on `mesh`.
 

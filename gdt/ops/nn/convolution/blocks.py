@@ -6,21 +6,27 @@ axis..., channels of a group, results). Leading axes of images and kernels broad
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.backend import empty
 from gdt.ops.elementwise import widened_half
+from gdt.ops.nn.convolution.windows import (
+    HOST_COLUMNS,
+    Steps,
+    lengths,
+    of_taps,
+    padded,
+    padded_places,
+    parts_of,
+    windows,
+)
 from gdt.sharding.dtypes import widened
 
 Block = Any
-
-# Bytes of columns at a time. Measured on a host with 1 MiB of cache a core: pooling takes 1.3
-# times as long with a quarter of it, convolution 1.5 times with 16 MiB. A GPU needs large products.
-HOST_COLUMNS, GPU_COLUMNS = 1 << 20, 1 << 28
 
 # Multiplications and rows of a product on the host: with AVX-512 OpenBLAS does not copy matrices of
 # up to 100 ** 3 multiplications first. Measured for 3 x 3 taps of 16 channels and 16 results: 0.7
@@ -29,153 +35,78 @@ HOST_COLUMNS, GPU_COLUMNS = 1 << 20, 1 << 28
 SMALL_PRODUCT, FEWEST_ROWS = 100**3, 32
 
 # Elements that are copied at once, below which columns are copied tap by tap. Measured on the host
-# for images of 28 x 28 and 3 x 3 taps: 0.2 of the time for 1 channel, 0.6 for 2, 1.0 for 3.
+# for images of 28 x 28 and 3 x 3 taps: 0.2 of the time for 1 channel, 0.6 for 2, 1.0 for 3. Above
+# it windows along the last axis alone take 0.7 to 0.9 of the time of whole windows.
 SHORT_RUN = 8
 
 
-class Steps(NamedTuple):
-    """The windows of a convolution: what they have along every spatial axis.
+class Products(NamedTuple):
+    """The matrices whose products with parts of a kernel add up to a convolution.
 
-    padding: the numbers of zeros before and after every axis; none if empty. Of axes that are split
-    the zeros are part of the tiles.
+    shape: that of the results, but for their last axis: (groups, ..., rows).
+    parts: slices of the rows, each with the number of rows of every product, and with matrices of
+    (groups, ..., products, rows of a product, taps * channels of a group). There is one, of whole
+    windows, or one for every tap of all axes but the last.
     """
 
-    taps: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int = 1
-    padding: tuple[tuple[int, int], ...] = ()
-
-
-def lengths(numbers: Sequence[int], how: Steps) -> tuple[int, ...]:
-    """Return the lengths of axes, without padding, that windows of these numbers cover."""
-    padding = how.padding or ((0, 0),) * len(numbers)
-    parts = zip(numbers, how.taps, how.strides, how.dilation, padding, strict=True)
-    return tuple((n - 1) * s + (k - 1) * d + 1 - sum(pad) for n, k, s, d, pad in parts)
-
-
-def padded(xp: Any, x: Block, padding: Sequence[tuple[int, int]]) -> Block:
-    """Return images with zeros before and after every spatial axis; numbers below 0 cut elements
-    off."""
-    if not any(map(any, padding)):
-        return x
-    shape, outer, inner = _padded_places(x.shape, padding)
-    out = xp.zeros(shape, x.dtype)
-    out[outer] = x[inner]
-    return out
-
-
-def _padded_places(
-    shape: Sequence[int], padding: Sequence[tuple[int, int]]
-) -> tuple[list[int], tuple[Any, ...], tuple[Any, ...]]:
-    """Return the shape of padded images, and where the elements that stay are in them and were."""
-    lead, inner, outer = len(shape) - len(padding) - 1, [], []
-    sizes = [*shape]
-    for axis, (before, after) in enumerate(padding, lead):
-        inner.append(slice(max(-before, 0), shape[axis] - max(-after, 0)))
-        sizes[axis] += before + after
-        outer.append(slice(max(before, 0), sizes[axis] - max(after, 0)))
-    return sizes, (..., *outer, slice(None)), (..., *inner, slice(None))
-
-
-def windows(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Block:
-    """Return a view of images as (..., results..., taps..., channels)."""
-    rank = len(numbers)
-    lead = x.ndim - rank - 1
-    steps = x.strides[lead:-1]
-    moves = [step * s for step, s in zip(steps, how.strides, strict=True)]
-    taps = [step * d for step, d in zip(steps, how.dilation, strict=True)]
-    shape = (*x.shape[:lead], *numbers, *how.taps, x.shape[-1])
-    strides = (*x.strides[:lead], *moves, *taps, x.strides[-1])
-    return xp.lib.stride_tricks.as_strided(x, shape, strides)
-
-
-def of_taps(
-    x: Block, numbers: Sequence[int], how: Steps
-) -> Iterator[tuple[tuple[int, ...], Block]]:
-    """Yield every tap with a view of its elements of images, (..., results..., channels)."""
-    for tap in itertools.product(*map(range, how.taps)):
-        parts = zip(tap, numbers, how.strides, how.dilation, strict=True)
-        places = tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, n, s, d in parts)
-        yield tap, x[(..., *places, slice(None))]
-
-
-def parts_of(xp: Any, lead: Sequence[int], nbytes: int) -> Iterator[tuple[slice, ...]]:
-    """Yield indices that cut leading axes into parts of images.
-
-    nbytes: what an image takes while it is computed.
-    """
-    if not math.prod(lead):
-        return
-    images = max((HOST_COLUMNS if xp is np else GPU_COLUMNS) // max(nbytes, 1), 1)
-    chunks = list(lead)
-    while math.prod(chunks) > images:
-        longest = max(range(len(chunks)), key=chunks.__getitem__)
-        others = math.prod(chunks) // chunks[longest]
-        chunks[longest] = max(images // others, 1)
-        if chunks[longest] == 1 and others <= images:
-            break
-    starts = [range(0, n, c) for n, c in zip(lead, chunks, strict=True)]
-    for at in itertools.product(*starts):
-        yield tuple(slice(a, a + c) for a, c in zip(at, chunks, strict=True))
-
-
-def coordinates(mesh_shape: Sequence[int], *blocks: Block) -> Iterator[tuple[Any, ...]]:
-    """Yield every coordinate of mesh axes, as an index, with the parts of blocks that meet there:
-    a block of length 1 along a mesh axis meets all coordinates."""
-    for at in np.ndindex(*mesh_shape):
-        whole = [tuple(slice(i, i + 1) for i in at)]
-        for block in blocks:
-            sizes = block.shape[: len(mesh_shape)]
-            whole.append(
-                tuple(
-                    slice(i, i + 1) if n > 1 else slice(0, 1)
-                    for i, n in zip(at, sizes, strict=True)
-                )
-            )
-        index, *cuts = whole
-        yield index, *[block[cut] for block, cut in zip(blocks, cuts, strict=True)]
+    shape: tuple[int, ...]
+    parts: list[tuple[slice, int, list[Block]]]
 
 
 def columns_of(
     xp: Any, x: Block, numbers: Sequence[int], how: Steps
 ) -> Iterator[tuple[tuple[slice, ...], Block]]:
     """Yield parts of images, as indices, with their windows as rows of a matrix: (groups, rows,
-    taps * channels of a group), in memory that those of the next part overwrite.
-
-    For few channels the matrix lies in memory column by column: a line of results is copied at
-    once, and not a line of taps, which would be short.
-    """
-    rank, channels, dtype = len(numbers), x.shape[-1], widened(x.dtype)
-    depth = math.prod(how.taps) * channels
-    run = channels * (how.taps[-1] if how.dilation[-1] == 1 else 1)
-    by_column = xp is np and run < SHORT_RUN
-    nbytes, shape = math.prod(numbers) * depth * dtype.itemsize, None
+    taps * channels of a group), in memory that those of the next part overwrite."""
+    rank, dtype = len(numbers), widened(x.dtype)
+    size = math.prod(numbers) * math.prod(how.taps) * x.shape[-1]
     is_pixel = {*how.taps, *how.strides, how.groups} == {1} and not any(map(any, how.padding))
-    for part in parts_of(xp, x.shape[: -rank - 1], nbytes):
+    shape = None
+    for part in parts_of(xp, x.shape[: -rank - 1], size * dtype.itemsize):
         images = x[part]
         if is_pixel:
             yield part, grouped_rows(widened_half(images), 1)
             continue
+        lead = math.prod(images.shape[: -rank - 1])
+        if shape is None:  # the first part is the largest
+            memory = empty(xp, (lead * size,), dtype)
+            sizes, _, _ = padded_places(images.shape, how.padding)
+            zeros = xp.zeros(math.prod(sizes), dtype)
         if images.shape != shape:
             shape = images.shape
-            sizes, outer, inner = _padded_places(shape, how.padding)
-            room = xp.zeros(sizes, dtype)
-            views = windows(xp, room, numbers, how)
-            views = views.reshape(*views.shape[:-1], how.groups, channels // how.groups)
-            *own, group, last = range(views.ndim)
-            order = (*own[-rank:], last, *own[:-rank]) if by_column else (*own, last)
-            views = views.transpose(group, *order)
-            columns = xp.empty(views.shape, dtype)
-            rows = (how.groups, math.prod(images.shape[: -rank - 1]) * math.prod(numbers))
-            if by_column:
-                matrix = columns.reshape(how.groups, depth // how.groups, rows[1]).swapaxes(1, 2)
-            else:
-                matrix = columns.reshape(*rows, depth // how.groups)
-                columns, views = _in_runs(xp, columns, views, room, how)
+            sizes, outer, inner = padded_places(shape, how.padding)
+            room = zeros[: math.prod(sizes)].reshape(sizes)
+            views, columns, matrix = _columns(xp, room, numbers, how, memory[: lead * size])
         room[outer] = images[inner]
         xp.copyto(columns, views)
         yield part, matrix
+
+
+def _columns(
+    xp: Any, images: Block, numbers: Sequence[int], how: Steps, memory: Block
+) -> tuple[Block, Block, Block]:
+    """Return a view of the windows of images, an array in memory to copy it to, and that array as a
+    matrix: (groups, rows, taps * channels of a group).
+
+    For few channels the matrix lies in memory column by column: a line of results is copied at
+    once, and not a line of taps, which would be short.
+    """
+    rank, channels = len(numbers), images.shape[-1]
+    rows = math.prod((*images.shape[: -rank - 1], *numbers))
+    depth = math.prod(how.taps) * channels // how.groups
+    views = windows(xp, images, numbers, how)
+    views = views.reshape(*views.shape[:-1], how.groups, channels // how.groups)
+    *own, group, last = range(views.ndim)
+    run = channels * (how.taps[-1] if how.dilation[-1] == 1 else 1)
+    by_column = xp is np and run < SHORT_RUN
+    order = (*own[-rank:], last, *own[:-rank]) if by_column else (*own, last)
+    views = views.transpose(group, *order)
+    columns = memory.reshape(views.shape)
+    if by_column:
+        return views, columns, memory.reshape(how.groups, depth, rows).swapaxes(1, 2)
+    matrix = memory.reshape(how.groups, rows, depth)
+    columns, views = _in_runs(xp, columns, views, images, how)
+    return views, columns, matrix
 
 
 def _in_runs(xp: Any, columns: Block, views: Block, room: Block, how: Steps) -> tuple[Block, Block]:
@@ -215,18 +146,79 @@ def split_rows(xp: Any, rows: int, depth: int, results: int) -> list[tuple[slice
     return parts if whole < rows else parts[:1]
 
 
+def _lines(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Steps | None:
+    """Return the windows along the last axis alone, or None where whole windows are as quick: where
+    they are few, or short, or not side by side along the other axes."""
+    *outer, last = how.taps
+    windows = math.prod(x.shape[: -len(numbers) - 1]) * math.prod(numbers)
+    is_large = windows * math.prod(how.taps) * x.shape[-1] * x.itemsize > HOST_COLUMNS
+    is_long = last * x.shape[-1] >= SHORT_RUN and math.prod(numbers[-2:]) >= FEWEST_ROWS
+    is_dense = how.groups == math.prod(how.strides[:-1]) == 1 and math.prod(outer) > 1
+    if xp is not np or not (is_large and is_long and is_dense):
+        return None
+    ones = (1,) * len(outer)
+    dilation = (*ones, how.dilation[-1])
+    return how._replace(taps=(*ones, last), strides=(*ones, how.strides[-1]), dilation=dilation)
+
+
+def products_of(
+    xp: Any, x: Block, numbers: Sequence[int], results: int, how: Steps
+) -> Iterator[tuple[tuple[slice, ...], Products]]:
+    """Yield parts of images, as indices, with the matrices whose products with a kernel of so many
+    results in a group are their convolution, in memory that those of the next part overwrite.
+
+    Windows along the last axis alone are copied once for all taps of the other axes: every tap has
+    a product with the lines that are so many rows further on.
+    """
+    lines, outer = _lines(xp, x, numbers, how), _without_last(how)
+    sizes = numbers if lines is None else (*lengths(numbers[:-1], outer), numbers[-1])
+    before = None
+    for part, columns in columns_of(xp, x, sizes, lines or how):
+        if columns is not before:
+            before, matrices = columns, [columns]
+            if lines is not None:
+                shape = (1, *x[part].shape[: -len(numbers) - 1], *sizes, columns.shape[-1])
+                matrices = _lines_of_taps(columns.reshape(shape), numbers, outer)
+            *rows, depth = matrices[0].shape
+            parts = [
+                (some, step, [_cut(matrix, some, step) for matrix in matrices])
+                for some, step in split_rows(xp, rows[-1], depth, results)
+            ]
+        yield part, Products(tuple(rows), parts)
+
+
+def _without_last(how: Steps) -> Steps:
+    """Return the windows along all axes but the last, without padding."""
+    return Steps(how.taps[:-1], how.strides[:-1], how.dilation[:-1])
+
+
+def _lines_of_taps(lines: Block, numbers: Sequence[int], outer: Steps) -> list[Block]:
+    """Return the lines (..., H, W, depth) that every tap of all axes but the last meets, as rows:
+    (..., results along H * W, depth)."""
+    *others, height, width = numbers
+    lines = lines.reshape(*lines.shape[:-3], lines.shape[-3] * width, lines.shape[-1])
+    dilation = (*outer.dilation[:-1], outer.dilation[-1] * width)
+    taps = of_taps(lines, (*others, height * width), outer._replace(dilation=dilation))
+    return [rows for _, rows in taps]
+
+
 def _cut(x: Block, rows: slice, step: int) -> Block:
-    """Return rows of x (groups, rows, columns) as (groups, products, step, columns)."""
-    groups, _, columns = x.shape
-    return x[:, rows].reshape(groups, (rows.stop - rows.start) // step, step, columns)
+    """Return rows of x (..., rows, columns) as (..., products, step, columns)."""
+    products = (rows.stop - rows.start) // step
+    return x[..., rows, :].reshape(*x.shape[:-2], products, step, x.shape[-1])
 
 
-def _multiply(xp: Any, columns: Block, matrix: Block, out: Block) -> None:
-    """Write the product of columns (groups, rows, depth) and a kernel (groups, depth, results) to
-    `out`, (groups, rows, results)."""
-    for rows, step in split_rows(xp, out.shape[1], *matrix.shape[1:]):
-        products = _cut(out, rows, step)
-        xp.matmul(_cut(columns, rows, step), matrix[:, None], out=products)
+def _multiply(xp: Any, columns: Sequence[Block], kernel: Block, out: Block) -> None:
+    """Write the sum of the products of columns and parts of a kernel, (groups, taps * channels,
+    results), to `out`."""
+    groups, _, results = kernel.shape
+    ones = (1,) * (columns[0].ndim - 3)
+    kernels = kernel.reshape(groups, len(columns), *ones, columns[0].shape[-1], results)
+    xp.matmul(columns[0], kernels[:, 0], out=out)
+    if len(columns) > 1:
+        product = empty(xp, out.shape, out.dtype)
+        for i in range(1, len(columns)):
+            out += xp.matmul(columns[i], kernels[:, i], out=product)
 
 
 def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
@@ -236,12 +228,15 @@ def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
     if kernel.shape[-2] == 1 and how.groups > 1:
         return _convolve_channels(xp, x, kernel, out, how)
     matrix = grouped_kernel(xp, kernel, how.groups)
-    for part, columns in columns_of(xp, x, numbers, how):
-        y = out[part]
-        if how.groups == 1 and y.flags.c_contiguous and y.dtype == columns.dtype:
-            _multiply(xp, columns, matrix, grouped_rows(y, 1))
-        else:
-            y[...] = xp.matmul(columns, matrix).transpose(1, 0, 2).reshape(y.shape)
+    dtype, results = xp.result_type(widened(x.dtype), matrix.dtype), matrix.shape[-1]
+    for part, products in products_of(xp, x, numbers, results, how):
+        y, shape = out[part], (*products.shape, results)
+        is_memory = how.groups == 1 and y.flags.c_contiguous and y.dtype == dtype
+        total = y.reshape(shape) if is_memory else empty(xp, shape, dtype)
+        for rows, step, columns in products.parts:
+            _multiply(xp, columns, matrix, _cut(total, rows, step))
+        if not is_memory:
+            y[...] = xp.moveaxis(total, 0, -2).reshape(y.shape)
 
 
 def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
@@ -315,9 +310,13 @@ def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Step
     depth, results = math.prod(shape[:-1]), shape[-1] // how.groups
     wide = np.result_type(widened(x.dtype), widened(g.dtype))
     total = xp.zeros((how.groups, depth, results), wide)
-    for part, columns in columns_of(xp, x, g.shape[-rank - 1 : -1], how):
-        cotangents = grouped_rows(widened_half(g[part]), how.groups)
-        for rows, step in split_rows(xp, cotangents.shape[1], depth, results):
-            left, right = _cut(columns, rows, step), _cut(cotangents, rows, step)
-            total += xp.matmul(left.swapaxes(-1, -2), right).sum(axis=1)
+    for part, products in products_of(xp, x, g.shape[-rank - 1 : -1], results, how):
+        cotangents = widened_half(g[part]).reshape(*products.shape[1:], how.groups, results)
+        cotangents = xp.moveaxis(cotangents, -2, 0)  # (groups, ..., rows, results)
+        for rows, step, columns in products.parts:
+            right = _cut(cotangents, rows, step)
+            sums = total.reshape(how.groups, len(columns), columns[0].shape[-1], results)
+            for i, left in enumerate(columns):
+                product = xp.matmul(left.swapaxes(-1, -2), right)
+                sums[:, i] += product.sum(axis=tuple(range(1, product.ndim - 2)))
     return total.transpose(1, 0, 2).reshape(shape)

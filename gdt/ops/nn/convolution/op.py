@@ -10,13 +10,14 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.backend import empty
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
 from gdt.engine.plan import EXACT
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.nn.convolution import blocks, kernels
-from gdt.ops.nn.convolution.blocks import Steps, coordinates, lengths
+from gdt.ops.nn.convolution.windows import Steps, coordinates, lengths
 from gdt.ops.windows import (
     Padding,
     Tiling,
@@ -124,7 +125,7 @@ def _convolve(
     shape = _mesh_shape(mesh_ndim, x, kernel)
     lead = images.shape[mesh_ndim : -rank - 1]
     dtype = xp.result_type(x.dtype, kernel.dtype)
-    out = xp.empty((*shape, *lead, *numbers, kernel.shape[-1]), dtype)
+    out = empty(xp, (*shape, *lead, *numbers, kernel.shape[-1]), dtype)
     _by_kernel(convolve, shape, images, kernel, out, how)
     return tiles_in_place(xp, out, rank)
 
@@ -156,7 +157,7 @@ def _input_gradient(
     shape = _mesh_shape(mesh_ndim, g, kernel)
     lead, channels = results.shape[mesh_ndim : -rank - 1], block_shape[-1]
     dtype = xp.result_type(g.dtype, kernel.dtype)
-    out = xp.empty((*shape, *lead, *lengths(numbers, how), channels), dtype)
+    out = empty(xp, (*shape, *lead, *lengths(numbers, how), channels), dtype)
     _by_kernel(gradient, shape, results, kernel, out, how)
     return tiles_in_place(xp, out, rank)
 

@@ -14,7 +14,6 @@ from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.elementwise import zero
-from gdt.ops.nn.convolution.blocks import Steps, lengths, of_taps, parts_of
 from gdt.ops.nn.convolution.op import (
     Numbers,
     image_term,
@@ -26,6 +25,7 @@ from gdt.ops.nn.convolution.op import (
     tiles_in_place,
     tilings_of,
 )
+from gdt.ops.nn.convolution.windows import Steps, lengths, of_taps, parts_of
 from gdt.ops.windows import Padding, Windows, one_for_each_axis, windows_of
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
