@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gdt.backend import NUMPY
+from gdt.backend import empty
 from gdt.engine import threads
 from gdt.engine.loops import loop
 
@@ -121,7 +121,7 @@ def draw(
     if isinstance(index, CounterRun) and is_shared:
         start = np.asarray(index.start, dtype=np.uint64)
         shape = (start.size, index.length)
-        out = NUMPY.empty(shape, np.dtype(dtype)) if xp is np else xp.empty(shape, dtype)
+        out = empty(xp, shape, dtype)
         _fill_runs(xp, out, start.reshape(-1), key.reshape(1), stream.reshape(1), word, finish)
         return out.reshape((*start.shape, index.length))
     if isinstance(index, CounterRun):

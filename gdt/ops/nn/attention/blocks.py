@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.backend import NUMPY
+from gdt.backend import empty
 from gdt.ops.nn.attention.loops import exponentials, score_gradients
 from gdt.ops.philox import CounterRun, draw
 
@@ -109,11 +109,6 @@ def _steps(xp: Any, place: Place) -> tuple[int, int]:
     return HOST_CAUSAL_BLOCK if place.causal else HOST_BLOCK
 
 
-def _empty(xp: Any, shape: tuple[int, ...], dtype: np.dtype) -> Block:
-    """Return an array that is not initialised; on the host in recycled memory."""
-    return NUMPY.empty(shape, dtype) if xp is np else xp.empty(shape, dtype)
-
-
 class _Memory:
     """Memory for products of blocks, which every product overwrites."""
 
@@ -126,7 +121,7 @@ class _Memory:
         shape = (*x.shape[:-1], y.shape[-2])
         size = math.prod(shape)
         if self.flat.size < size:
-            self.flat = _empty(self.xp, (size,), self.flat.dtype)
+            self.flat = empty(self.xp, (size,), self.flat.dtype)
         return self.xp.matmul(x, y.swapaxes(-1, -2), out=self.flat[:size].reshape(shape))
 
 
@@ -164,7 +159,7 @@ def attend(
     if they were 0, while the others are divided by the probability that they are not.
     """
     dtype = xp.result_type(_wide(q).dtype, _wide(v).dtype)
-    out = _empty(xp, (*q.shape[:2], v.shape[-1]), dtype)
+    out = empty(xp, (*q.shape[:2], v.shape[-1]), dtype)
     denominators = xp.empty(q.shape[:2], dtype)
     steps, memory = _steps(xp, place), _Memory(xp, q, k)
     for heads in _heads(xp, q, k, steps, drops):
@@ -227,7 +222,7 @@ def gradients(
     (heads, queries), the products of each result with its cotangent.
     """
     dtype = denominators.dtype
-    g_q, g_k, g_v = (_empty(xp, a.shape, dtype) for a in (q, k, v))
+    g_q, g_k, g_v = (empty(xp, a.shape, dtype) for a in (q, k, v))
     for a in (g_q, g_k, g_v):
         a.fill(0)
     steps = _steps(xp, place)
