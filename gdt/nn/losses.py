@@ -87,6 +87,8 @@ def sigmoid_cross_entropy(targets: Any, logits: Any, reduction: str = "mean") ->
 def mean_squared_error(targets: Any, predictions: Any, reduction: str = "mean") -> DistributedArray:
     """Return the mean, or the sum, of the squared differences over all elements.
 
+    targets, predictions: numbers, arrays of one shape.
+
     >>> float(gdt.nn.losses.mean_squared_error(gdt.asarray([1.0, 2.0]), gdt.asarray([1.0, 4.0])))
     2.0
     """
@@ -102,6 +104,8 @@ def mean_absolute_error(
     targets: Any, predictions: Any, reduction: str = "mean"
 ) -> DistributedArray:
     """Return the mean, or the sum, of the absolute differences over all elements.
+
+    targets, predictions: numbers, arrays of one shape.
 
     >>> float(gdt.nn.losses.mean_absolute_error([1.0, 2.0], [1.0, 4.0]))
     1.0
@@ -119,7 +123,8 @@ def huber(
     """Return the Huber loss: d * d / 2 of a difference of at most `delta`, else delta * (|d| -
     delta / 2).
 
-    Source: Huber 1964. Raises ArgumentError for a `delta` that is not positive.
+    targets, predictions: numbers, arrays of one shape. Source: Huber 1964. Raises ArgumentError for
+    a `delta` that is not positive.
 
     >>> float(gdt.nn.losses.huber([0.0, 0.0], [1.0, 3.0]))
     1.5

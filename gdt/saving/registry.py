@@ -23,7 +23,6 @@ from gdt.training import measuring
 from gdt.training.callbacks import AdjustableRate
 
 T = TypeVar("T")
-CLASSES = ("auc", "precision", "recall")  # names of metrics that are objects
 OWN: dict[str, Any] = {}
 """What programs have registered, by name."""
 
@@ -82,7 +81,8 @@ def things() -> dict[str, Any]:
     by_name |= {f"gdt.nn.initializers.{n}": f for n, f in initializers.INITIALIZERS.items()}
     by_name |= {f"gdt.nn.losses.{f.__name__}": f for f in losses.NAMES.values()}
     by_name |= {f"gdt.metrics.{c.__name__}": c for c in classes if issubclass(c, Metric)}
-    by_name |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
+    functions = {n: f for n, f in measuring.NAMES.items() if not isinstance(f, type)}
+    by_name |= {f"gdt.metrics.{n}": f for n, f in functions.items()}
     by_name["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
     operators = ("add", "sub", "mul", "truediv", "matmul", "pow", "neg", "getitem")
     by_name |= {f"operator.{n}": getattr(operator, n) for n in operators}

@@ -45,15 +45,15 @@ def binary_accuracy_of_logits(
     return metric_functions.binary_accuracy(targets, logits, 0.0, reduction)
 
 
-NAMES: dict[str, Callable[[], Measure]] = {
-    "accuracy": lambda: accuracy,
-    "acc": lambda: accuracy,
-    "sparse_categorical_accuracy": lambda: metric_functions.accuracy,
-    "categorical_accuracy": lambda: metric_functions.categorical_accuracy,
-    "binary_accuracy": lambda: metric_functions.binary_accuracy,
-    "top_k_accuracy": lambda: metric_functions.top_k_accuracy,
-    "top_k_categorical_accuracy": lambda: metric_functions.top_k_accuracy,
-    "sparse_top_k_categorical_accuracy": lambda: metric_functions.top_k_accuracy,
+NAMES: dict[str, Function | type[Metric]] = {
+    "accuracy": accuracy,
+    "acc": accuracy,
+    "sparse_categorical_accuracy": metric_functions.accuracy,
+    "categorical_accuracy": metric_functions.categorical_accuracy,
+    "binary_accuracy": metric_functions.binary_accuracy,
+    "top_k_accuracy": metric_functions.top_k_accuracy,
+    "top_k_categorical_accuracy": metric_functions.top_k_accuracy,
+    "sparse_top_k_categorical_accuracy": metric_functions.top_k_accuracy,
     "auc": metric_functions.AUC,
     "precision": metric_functions.Precision,
     "recall": metric_functions.Recall,
@@ -106,23 +106,21 @@ def _name(metric: Any) -> str:
 
 def _measure(metric: Any, loss: Any) -> Measure:
     """Return the function or Metric of a metric; raise ArgumentError for an unknown name."""
+    if isinstance(metric, str):
+        name, names = metric.lower(), {**NAMES, **losses.NAMES}
+        if name in OF_LOGITS and loss is losses.sigmoid_cross_entropy:
+            return OF_LOGITS[name]()
+        if name not in names:
+            remedy = f"Known are {', '.join(names)}."
+            raise error(ArgumentError, "Trainer", f"{metric!r} is no metric", remedy=remedy)
+        metric = names[name]
     if isinstance(metric, type):
         metric = metric()
-    if not isinstance(metric, str):
-        if not callable(metric) and not isinstance(metric, Metric):
-            problem = f"a metric is {metric!r}"
-            remedy = "Pass a name, a function (targets, predictions), or a gdt.metrics.Metric."
-            raise error(ArgumentError, "Trainer", problem, remedy=remedy)
-        return metric  # type: ignore[no-any-return]
-    name = metric.lower()
-    if name in OF_LOGITS and loss is losses.sigmoid_cross_entropy:
-        return OF_LOGITS[name]()
-    if name in NAMES:
-        return NAMES[name]()
-    if name in losses.NAMES:
-        return losses.NAMES[name]
-    names = ", ".join([*NAMES, *losses.NAMES])
-    raise error(ArgumentError, "Trainer", f"{metric!r} is no metric", remedy=f"Known are {names}.")
+    if not callable(metric) and not isinstance(metric, Metric):
+        problem = f"a metric is {metric!r}"
+        remedy = "Pass a name, a function (targets, predictions), or a gdt.metrics.Metric."
+        raise error(ArgumentError, "Trainer", problem, remedy=remedy)
+    return metric  # type: ignore[no-any-return]
 
 
 def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:

@@ -145,7 +145,14 @@ class Strategy:
         self, dataset_fn: Callable[[InputContext], Iterable[Any]]
     ) -> Iterable[Any]:
         """Return the batches of the data set that `dataset_fn(context)` makes, which are of one
-        replica each: the replicas take them in turn."""
+        replica each: the replicas take them in turn.
+
+        >>> import numpy as np
+        >>> parts = lambda context: [np.arange(2), np.arange(2, 4)]  # for two replicas
+        >>> (x,) = gdt.MirroredStrategy(2).distribute_datasets_from_function(parts)
+        >>> x.tolist(), x.layout.sharding_specs
+        ([0, 1, 2, 3], ['batch'])
+        """
         dataset = dataset_fn(InputContext(self.num_replicas_in_sync))
         self._check_dataset("distribute_datasets_from_function", dataset)
         return _Placed(_Joined(dataset, self.num_replicas_in_sync), self.place)
