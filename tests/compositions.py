@@ -161,7 +161,7 @@ COMPOSED: dict[str, Samples] = {
     "gradient": calls(np.gradient, (MATRIX,), (VECTOR,), (INTEGERS,), (VECTOR, 0.5))
     + calls(np.gradient, (MATRIX, POINTS), axis=0)
     + calls(np.gradient, (MATRIX, POINTS), axis=0, edge_order=2)
-    + calls(np.gradient, (VECTOR,), edge_order=2),
+    + calls(np.gradient, (VECTOR,), edge_order=2, axis=np.int64(0)),
     "hstack": calls(np.hstack, ([MATRIX, INTEGERS],), ([VECTOR, SMALL],)),
     "insert": calls(
         np.insert, (MATRIX, 1, 9.0), (VECTOR, [1, 3], 5.0), (VECTOR, [2, 2, -1], VECTOR[:3])

@@ -279,6 +279,22 @@ CASES: dict[str, Case] = {
     "zeros of a float": (lambda: gdt.zeros(2.5), e.DtypeError, "2.5"),
     "cumsum over two axes": (lambda: gdt.cumsum(A, axis=(0, 1)), e.ArgumentError, "no integer"),
     "cumsum over a float": (lambda: gdt.cumsum(A, axis=1.5), e.ArgumentError, "1.5"),
+    "a transform of no whole length": (
+        lambda: gdt.fft.fft(A, 2.5), TypeError, "n is 2.5, not int"),
+    "tiles that are no integers": (lambda: gdt.tile(A, 1.5), TypeError, "reps is 1.5, not int"),
+    "fewer bits than none": (
+        lambda: gdt.unpackbits(gdt.ones(2, "uint8"), count=-17), ValueError, "more than 16 bits"),
+    "an order of bits": (
+        lambda: gdt.packbits([1], bitorder="x"), ValueError, "neither 'big' nor 'little'"),
+    "a mean in integers": (lambda: gdt.nanmean(A, dtype=int), TypeError, "the result is no int64"),
+    "a variance in integers": (lambda: gdt.nanstd(A, dtype=int), TypeError, "nanvar: the result"),
+    "rows of indices for all elements": (
+        lambda: gdt.take_along_axis(A, [[0]], axis=None), ValueError, "take_along_axis"),
+    "argmax along several axes": (lambda: gdt.argmax(A, (0, 1)), TypeError, "axis is a tuple, and"),
+    "nonzero of rank 0": (lambda: gdt.nonzero(1.0), ValueError, "rank 0 has no axes"),
+    "deletion at no index": (lambda: gdt.delete(A, 1.5), IndexError, "1.5 names no indices"),
+    "weights of nothing": (
+        lambda: gdt.average(A, weights=0 * A), ZeroDivisionError, "the weights add up to 0"),
     "a negative width of rank 0": (lambda: gdt.pad(2.0, (1, -1)), ValueError, "what is no width"),
     "a width that is no integer": (lambda: gdt.pad(A, 0.5), TypeError, "holds what is no width"),
     "gradient of bits": (

@@ -95,6 +95,19 @@ def test_no_device_holds_a_split_signal_whole(n: int) -> None:
             assert max(split, result.layout.num_shards(0)) == 8 or result.size == 1, row
 
 
+def test_an_axis_that_is_named_twice_is_transformed_twice() -> None:
+    x = np.random.default_rng(1).standard_normal((4, 5))
+    for name, axes in (
+        ("rfftn", (1, 1)),
+        ("rfftn", (1, 0, 1)),
+        ("fftn", (0, 0)),
+        ("irfftn", (1, 1)),
+    ):
+        expected = getattr(np.fft, name)(x, axes=axes)
+        result = getattr(gdt.fft, name)(x, axes=axes).numpy()
+        np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("n", [127 * 129, 128 * 128, 16411, 2 * 65537])
 @pytest.mark.parametrize("name", ["fft", "rfft", "irfft"])
 def test_transforms_hold_three_shares_beside_the_operand(name: str, n: int) -> None:

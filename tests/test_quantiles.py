@@ -71,6 +71,18 @@ def test_quantiles_of_nothing_are_numpys(dtype: str) -> None:
     assert gdt.nanquantile(x, [0.2, 0.5], axis=0).shape == (2, 0)
 
 
+@pytest.mark.parametrize("q", [[], [[0.0, 0.5], [0.25, 1.0]]])
+def test_levels_of_any_rank_are_the_first_axes(q: Any) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    x = gdt.asarray(values, layout=gdt.Layout(["x", None], gdt.create_mesh([("x", 2)])))
+    for axis, keepdims in ((0, False), (1, True), (None, False)):
+        for name in ("quantile", "nanquantile"):
+            result = getattr(gdt, name)(x, q, axis=axis, keepdims=keepdims)
+            expected = getattr(np, name)(values, q, axis=axis, keepdims=keepdims)
+            assert result.dtype == expected.dtype
+            np.testing.assert_allclose(result.numpy(), expected)
+
+
 LEVELS = [0.5, [0.0, 0.1, 0.1001, 1.0], np.linspace(0, 1, 23)]
 VECTORS = {
     "normal": lambda random, n: random.normal(size=n),

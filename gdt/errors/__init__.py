@@ -76,6 +76,10 @@ class RangeError(ArgumentError, OverflowError):
     """A number that a dtype cannot hold, or bounds whose difference is infinite."""
 
 
+class DivisionError(GdtError, ZeroDivisionError):
+    """Weights that add up to 0."""
+
+
 class LinAlgError(GdtError, np.linalg.LinAlgError):
     """A matrix that is singular, not square or not positive definite, or an algorithm that does not
     converge."""

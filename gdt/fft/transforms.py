@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def _operand(name: str, x: Any, *, is_real: bool = False) -> DistributedArray:
 
 def _length(name: str, n: Any, **operands: ArrayType) -> int:
     """`n`, or ShapeError if it is no number of elements of a transform."""
-    if isinstance(n, bool) or n < 1:
+    if isinstance(n, bool) or index(n) < 1:
         problem = f"a transform of {n} elements"
         remedy = "It has 1 or more; n= pads an empty axis with zeros."
         raise error(ShapeError, name, problem, operands=operands, remedy=remedy)
@@ -185,7 +186,10 @@ def _of_real(name: str, x: Any, s: Sizes, axes: Axes, norm: Norm) -> Distributed
     x = _resized(name, x, numbers, sizes)
     if not numbers:
         raise error(ShapeError, name, "there is no axis to transform", operands={"x": x.type})
-    return transformed(_half_of_real(x, numbers[-1], divisor), numbers[:-1], False, divisor)
+    half, last = _half_of_real(x, numbers[-1], divisor), numbers[-1]
+    if last in numbers[:-1]:  # which is transformed again, in its whole length
+        half = resized(half, last - x.ndim, x.shape[last])
+    return transformed(half, numbers[:-1], False, divisor)
 
 
 def _half_of_real(x: DistributedArray, axis: int, norm: str) -> DistributedArray:

@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DivisionError, DtypeError, ShapeError, error
 from gdt.ops.assembling import with_rank
 from gdt.ops.comparison import clip, equal
 from gdt.ops.creation import full
@@ -67,7 +67,7 @@ def average(
 
     weights: of the shape of `x`, or of its length along `axis`. returned: whether to return the
     sums of the weights as well. Raises ShapeError for weights that do not fit, and, after reading
-    one truth value, ZeroDivisionError for weights that add up to 0.
+    one truth value, DivisionError (a ZeroDivisionError) for weights that add up to 0.
 
     >>> float(gdt.average([1.0, 2.0, 3.0], weights=[3, 1, 0]))
     1.25
@@ -93,7 +93,8 @@ def average(
     weights = broadcast_to(astype(weights, dtype), x.shape)
     scale = sum_(weights, axis=axis, keepdims=keepdims)
     if bool(any_(equal(scale, 0))):
-        raise ZeroDivisionError("average: the weights add up to 0, and cannot be divided by")
+        operands = {"x": x.type, "weights": weights.type}
+        raise error(DivisionError, "average", "the weights add up to 0", operands=operands)
     averaged = divide(sum_(multiply(x, weights), axis=axis, keepdims=keepdims), scale)
     return (averaged, scale) if returned else averaged
 

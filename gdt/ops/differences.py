@@ -142,7 +142,7 @@ def gradient(
         raise error(ArgumentError, "gradient", f"edge_order is {edge_order}, neither 1 nor 2")
     _refuse_bools("gradient", f)
     f = astype(f, float) if f.dtype.kind in "iu" else f
-    axes = (axis,) if isinstance(axis, int) else axis
+    axes = (axis,) if isinstance(axis, int | np.integer) else axis
     if axes is None:
         axes = range(f.ndim)
     axes = [a + f.ndim for a in (negative_axes(f.type, a, "gradient")[0] for a in axes)]

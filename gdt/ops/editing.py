@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
+from gdt.errors import DtypeError, IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.ops.assembling import with_rank
 from gdt.ops.comparison import not_equal
 from gdt.ops.differences import along
@@ -120,7 +120,7 @@ def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
     if not places.size:
         return np.zeros(0, np.int64)
     if places.dtype.kind not in "iu":
-        raise error(DtypeError, name, f"{obj!r} names no indices", operands={"x": x.type})
+        raise error(IndexTypeError, name, f"{obj!r} names no indices", operands={"x": x.type})
     limit = size + (name == "insert")
     if ((places < -size) | (places >= limit)).any():
         problem = f"an index of {places.tolist()} is out of range for an axis of length {size}"

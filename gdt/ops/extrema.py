@@ -11,9 +11,10 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.errors import AxisError, DtypeError, error
+from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
+from gdt.ops.lookup import checked_axis
 from gdt.ops.reduction_kernels import arg_kernel, extreme_kernel
 from gdt.ops.reductions import (
     Axis,
@@ -124,20 +125,12 @@ def _prepare_arg(name: str) -> Callable[..., dict[str, Any]]:
             raise error(DtypeError, name, "complex numbers have no order", operands=operands)
         if axis is None:
             axes = tuple(range(-array_type.ndim, 0))
-        elif _is_axis(axis, array_type.ndim):
-            axes = (int(axis) % array_type.ndim - array_type.ndim,)
         else:
-            problem = f"axis {axis!r} is out of range for rank {array_type.ndim}"
-            raise error(AxisError, name, problem, operands=operands)
+            axes = (checked_axis(array_type, axis, name) - array_type.ndim,)
         check_nonempty(array_type, axes, name)
         return {"axis": axes, "keepdims": bool(keepdims)}
 
     return prepare
-
-
-def _is_axis(axis: Any, ndim: int) -> bool:
-    is_integer = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-    return is_integer and -ndim <= axis < ndim
 
 
 def _arg_rule(array_type: ArrayType, *, axis: Sequence[int], keepdims: bool) -> str:

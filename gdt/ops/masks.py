@@ -18,7 +18,7 @@ from gdt.array.registry import FUNCTIONS, public
 from gdt.backend import backend_of
 from gdt.comm.vectors import Exchange, cut, join, part_of, sent_by_all
 from gdt.engine.custom_vjp import custom_vjp
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ShapeError, error
 from gdt.observe import OBSERVERS, Collective, met_host
 from gdt.ops.comparison import not_equal
 from gdt.ops.lookup import along_axis_or_flat
@@ -243,7 +243,7 @@ def nonzero(x: Any) -> tuple[DistributedArray, ...]:
     if not x.ndim:
         problem = "an array of rank 0 has no axes"
         raise error(
-            DtypeError, "nonzero", problem, operands={"x": x.type}, remedy="Use gdt.atleast_1d(x)."
+            ShapeError, "nonzero", problem, operands={"x": x.type}, remedy="Use gdt.atleast_1d(x)."
         )
     flat, indices = flatnonzero(x), []
     for dim, size in enumerate(x.shape):

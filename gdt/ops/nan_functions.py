@@ -10,9 +10,9 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import ShapeError, error
+from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.comparison import isnan, logical_not, where
-from gdt.ops.elementwise import astype, conj, divide, multiply, real, sqrt
+from gdt.ops.elementwise import astype, checked_dtype, conj, divide, multiply, real, sqrt
 from gdt.ops.extrema import argmax, argmin, max_, min_
 from gdt.ops.reductions import Axis, all_, any_, mean, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum, prod
@@ -92,6 +92,13 @@ def nancumprod(x: Any, axis: int | None = None, dtype: Any = None) -> Distribute
     return cumprod(_filled(x, 1), axis=axis, dtype=dtype)
 
 
+def _check_dtype(x: DistributedArray, dtype: Any, name: str) -> None:
+    """Raise DtypeError for a dtype of integers in which to add up numbers that are no integers."""
+    if dtype is not None and has_nan(x) and kind_of(checked_dtype(dtype, name)) not in "fc":
+        problem = f"the result is no {np.dtype(dtype)}"
+        raise error(DtypeError, name, problem, operands={"x": x.type})
+
+
 def _count(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
     """The number of elements along `axis` that are no NaN: in the dtype of the parts of `x`, or in
     float32, since float16 holds no number above 65,504."""
@@ -111,6 +118,7 @@ def nanmean(
     2.0
     """
     (x,) = as_operands("nanmean", x=x)
+    _check_dtype(x, dtype, "nanmean")
     if not has_nan(x):
         return mean(x, axis=axis, keepdims=keepdims, dtype=dtype)
     x = x if dtype is None else astype(x, dtype)
@@ -136,6 +144,7 @@ def nanvar(
     1.0
     """
     (x,) = as_operands("nanvar", x=x)
+    _check_dtype(x, dtype, "nanvar")
     x = x if dtype is None else astype(x, dtype)
     if not has_nan(x):
         return var(x, axis=axis, ddof=ddof, keepdims=keepdims, correction=correction)

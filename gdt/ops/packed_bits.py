@@ -9,7 +9,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import DtypeError, error
+from gdt.errors import ArgumentError, DtypeError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import concat
 from gdt.ops.lookup import along_axis_or_flat
@@ -29,7 +29,7 @@ _PLACES = {"big": (128, 64, 32, 16, 8, 4, 2, 1), "little": (1, 2, 4, 8, 16, 32, 
 def _places(bitorder: str, name: str) -> np.ndarray:
     """The powers of two of the eight bits of a byte, in that order."""
     if bitorder not in _PLACES:
-        raise error(DtypeError, name, f"bitorder is {bitorder!r}, neither 'big' nor 'little'")
+        raise error(ArgumentError, name, f"bitorder is {bitorder!r}, neither 'big' nor 'little'")
     return np.array(_PLACES[bitorder], np.uint8)
 
 
@@ -79,6 +79,9 @@ def unpackbits(
     if count is None:
         return bits
     size = bits.shape[at]
+    if count < -size:
+        problem = f"count is {count}, and leaves out more than {size} bits"
+        raise error(ArgumentError, "unpackbits", problem, operands={"x": x.type})
     keep = (*[slice(None)] * at, slice(count))
     if count <= size:
         return bits[keep]

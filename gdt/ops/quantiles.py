@@ -96,8 +96,8 @@ def _in_front(
 
 def _checked_q(q: Any, name: str, most: float) -> np.ndarray:
     array = np.asarray(q.numpy() if isinstance(q, DistributedArray) else q)
-    if array.ndim > 1 or not ((array >= 0) & (array <= most)).all():
-        problem = f"{name} is made of numbers of 0 to {most:g}, not {q!r}"
+    if not ((array >= 0) & (array <= most)).all():
+        problem = f"q is made of numbers of 0 to {most:g}, not {q!r}"
         raise error(ArgumentError, name, problem)
     return array
 
@@ -215,13 +215,17 @@ def _quantiles(
         dtype = _result_dtype(x.dtype, levels.dtype, is_weak=type(q) in (int, float))
     front, axes = _in_front(x, axis, name, keeps_dtype=method in CHOOSING and not of_numbers)
     run = _of_numbers if of_numbers else _whole
-    out = run(front, np.atleast_1d(levels).astype(float) / most, method, dtype)
+    listed = levels.reshape(-1) if levels.size else np.zeros(1)
+    out = run(front, listed.astype(float) / most, method, dtype)
     if keepdims:
         rest = iter(out.shape[1:])
         shape = [1 if d in axes else next(rest) for d in range(x.ndim)]
         out = reshape(out, (out.shape[0], *shape))
-    result: DistributedArray = out if levels.ndim else out[0]
-    return result
+    if not levels.ndim:
+        out = out[0]
+    elif not levels.size or levels.ndim > 1:
+        out = reshape(out[: levels.size], levels.shape + out.shape[1:])
+    return out
 
 
 def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> DistributedArray:
@@ -239,9 +243,9 @@ def quantile(
 ) -> DistributedArray:  # fmt: skip
     """The q-quantiles of `x` along `axis` (None: of all elements), NaN where an element is NaN.
 
-    q: numbers of 0 to 1; several make a first axis of the result. method: how to choose or
-    interpolate between elements, any of `numpy.quantile`. keepdims: whether the axes stay, with
-    length 1.
+    q: numbers of 0 to 1; the axes of several are the first ones of the result. method: how to
+    choose or interpolate between elements, any of `numpy.quantile`. keepdims: whether the axes
+    stay, with length 1.
 
     A quantile between an infinite element and another one is infinite, where NumPy's is NaN. The
     result has the dtype of `x` and `q` together, to which a Python number `q` does not count; that

@@ -57,9 +57,10 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
     [[1, 2, 1, 2], [1, 2, 1, 2]]
     """
     (x,) = as_operands("tile", x=x)
-    counts = [int(n) for n in np.atleast_1d(reps)]
-    if any(n < 0 for n in counts):
-        raise error(ShapeError, "tile", f"reps is {reps}", operands={"x": x.type})
+    counts = np.atleast_1d(reps).tolist()
+    if not all(isinstance(n, int) and n >= 0 for n in counts):
+        problem = f"reps is {reps}, not integers of 0 or more"
+        raise error(ArgumentError, "tile", problem, operands={"x": x.type})
     rank = max(x.ndim, len(counts))
     counts = [1] * (rank - len(counts)) + counts
     if x.ndim < rank:
