@@ -87,6 +87,21 @@ def test_a_mean_is_the_quotient_of_the_sum(mesh: gdt.Mesh) -> None:
     assert gdt.mean(whole).item() == 3.0
 
 
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
+def test_initial_numbers_are_of_the_dtype_of_the_result(name: str, mesh: gdt.Mesh) -> None:
+    for values in (
+        np.array([3, 4, 5], np.uint8),
+        np.array([True, False]),
+        np.array([2.0, 3.0], "f4"),
+    ):
+        for initial in (2.5, 7, 0, -1):
+            if initial < 0 and values.dtype != bool:
+                continue
+            expected = getattr(np, name)(values, initial=initial)
+            result = getattr(gdt, name)(split(values, mesh), initial=initial)
+            assert result.dtype == expected.dtype and float(result) == expected, (values, initial)
+
+
 def test_mean_of_more_numbers_than_float16_counts_that_are_no_nan() -> None:
     values = np.full(70_001, 0.1, "f2")
     values[0] = np.nan

@@ -40,6 +40,21 @@ def only_where(
     return astype(where(mask, x, otherwise), x.dtype), mask
 
 
+def _in_dtype(initial: Any, dtype: np.dtype) -> Any:
+    """The number in a dtype of integers or bools if it is a fraction, or a dtype of bools: -1 is
+    True. Other numbers as they are, which are errors if the dtype does not hold them."""
+    if isinstance(initial, DistributedArray):
+        return initial
+    if dtype.kind == "b" or (dtype.kind in "iu" and isinstance(initial, float | np.floating)):
+        return np.asarray(initial).astype(dtype)[()]
+    return initial
+
+
+def _begun(join: Binary, result: DistributedArray, initial: Any) -> DistributedArray:
+    """A reduction that began with a number."""
+    return astype(join(result, _in_dtype(initial, result.dtype)), result.dtype)
+
+
 def _sum_like(op: Any, name: str, identity: int, join: Binary) -> Callable[..., DistributedArray]:
     """The extension of a sum or a product."""
 
@@ -55,7 +70,7 @@ def _sum_like(op: Any, name: str, identity: int, join: Binary) -> Callable[..., 
         if where is not True:
             x, _ = only_where(name, x, where, identity)
         result = op(x, axis=axis, keepdims=keepdims, dtype=dtype)
-        return result if initial is None else astype(join(result, initial), result.dtype)
+        return result if initial is None else _begun(join, result, initial)
 
     return extended
 
@@ -83,10 +98,11 @@ def _extreme_like(op: Any, name: str, join: Binary) -> Callable[..., Distributed
             x, _ = only_where(name, x, where, initial)
         if x.size or initial is None:
             result = op(x, axis=axis, keepdims=keepdims)
-            return result if initial is None else astype(join(result, initial), result.dtype)
+            return result if initial is None else _begun(join, result, initial)
         axes = {a + x.ndim for a in negative_axes(x.type, axis, name)}
         shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
-        return full(shape, initial, x.dtype, layout=Layout.replicated(x.mesh, len(shape)))
+        start = _in_dtype(initial, x.dtype)
+        return full(shape, start, x.dtype, layout=Layout.replicated(x.mesh, len(shape)))
 
     return extended
 
