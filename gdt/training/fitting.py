@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ import numpy as np
 
 from gdt import random
 from gdt.array.array import DistributedArray
-from gdt.checkpoint import CheckpointManager, contents
-from gdt.checkpoint.entries import of_all_processes
+from gdt.checkpoint import CheckpointManager, contents, restore
+from gdt.checkpoint.entries import of_all_processes, of_first_process
 from gdt.checkpoint.saving import in_all_processes
 from gdt.data.feed import REITERABLE, Feed, decoded, encoded
 from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
@@ -30,6 +30,7 @@ from gdt.ops.creation import asarray, zeros
 from gdt.sharding import processes
 from gdt.sharding.layout import Layout
 from gdt.state import slots
+from gdt.state.trees import Tree
 from gdt.training.batches import class_weights, evaluating, pair, row_shapes, rows_of
 from gdt.training.callback import Callback
 from gdt.training.callbacks import AdjustableRate, TerminateOnNaN, set_rate
@@ -41,43 +42,36 @@ VERSION = 2
 REFRESH = 8  # steps between two times that losses are read, and the progress is updated
 
 
+@dataclass(eq=False, repr=False)
 class Fit:
-    """The state of a training: epoch, batch, measurements and history, and its loop."""
+    """The state of a training: epoch, batch, measurements and history, and its loop.
 
-    def __init__(
-        self,
-        trainer: Any,
-        feed: Feed,
-        epochs: int,
-        *,
-        epoch: int,
-        steps_per_epoch: int | None,
-        total: int | None,
-        validate: Callable[[], Numbers] | None,
-        validation_every: int | Sequence[int],
-        class_weight: Mapping[int, float] | None,
-        callbacks: Sequence[Callback],
-        folder: str | os.PathLike[str] | None,
-        save_every: int | None,
-        display: Display,
-    ) -> None:
-        self.trainer, self.feed, self.epochs, self.epoch = trainer, feed, epochs, epoch
-        self.steps_per_epoch, self.total = steps_per_epoch, total
-        self.validate, self.validation_every = validate, validation_every
-        self.class_weight, self.callbacks = class_weight, callbacks
-        self.save_every, self.display = save_every, display
-        self.history = History(params={"epochs": epochs, "steps": total})
+    epochs: the number of the last epoch; epoch: how many are done. total: the batches of an epoch,
+    if that is known. folder: that of checkpoints. For the others see `Trainer.fit`.
+    """
+
+    trainer: Any
+    feed: Feed
+    epochs: int
+    epoch: int
+    steps_per_epoch: int | None
+    total: int | None
+    validate: Callable[[], Numbers] | None
+    validation_every: int | Sequence[int]
+    class_weight: Mapping[int, float] | None
+    callbacks: Sequence[Callback]
+    folder: Path | None
+    save_every: int | None
+    display: Display
+
+    def __post_init__(self) -> None:
+        self.history = History(params={"epochs": self.epochs, "steps": self.total})
         self.batch = 0  # batches that are done in this epoch
-        self.measurement = Measurement(trainer.metrics)
+        self.measurement = Measurement(self.trainer.metrics)
         self._unread: list[tuple[Mapping[str, DistributedArray], int]] = []  # results and rows
-        self._step = trainer.recorded("step")
+        self._step = self.trainer.recorded("step")
         self._is_interrupted: Callable[[], bool] = lambda: False
-        self._watches_batches = any(callback.watches_batches for callback in callbacks)
-        self.manager = (
-            None
-            if folder is None
-            else CheckpointManager({}, Path(folder), max_to_keep=2, name="training")
-        )
+        self._watches_batches = any(callback.watches_batches for callback in self.callbacks)
 
     # ---- the loop
 
@@ -85,17 +79,18 @@ class Fit:
         """Train; return the history."""
         trainer, session = self.trainer, self.trainer.session
         trainer.stop_training, session.display = False, self.display
-        if self.manager is not None:  # now, and not after the first epoch
-            folder = self.manager.directory
-            in_all_processes(partial(folder.mkdir, parents=True, exist_ok=True), folder)
+        if self.folder is not None:  # now, and not after the first epoch
+            make = partial(self.folder.mkdir, parents=True, exist_ok=True)
+            in_all_processes(make, self.folder)
         for callback in self.callbacks:
             callback.trainer, callback.params = trainer, self.history.params
             vars(callback).setdefault("arrays", {})  # of one whose __init__ calls no other
         with self.display.running(title), delayed_interrupts() as self._is_interrupted:
             try:
                 self._call("on_train_begin", {})
-                if self.manager is not None and self.manager.latest is not None:
-                    self._restore(self.manager.latest)
+                path = None if self.folder is None else of_first_process(self._manager({}).latest)
+                if path is not None:
+                    self._restore(path)
                 while self.epoch < self.epochs and not self._is_stopped():
                     self._epoch()
                 self._call("on_train_end", self.history.epochs[-1] if self.history.epochs else {})
@@ -141,7 +136,7 @@ class Fit:
         self.history.epoch.append(self.epoch)
         self.epoch, self.batch = self.epoch + 1, 0
         self._call("on_epoch_end", self.epoch - 1, results)
-        if self.manager is not None:
+        if self.folder is not None:
             self.save()
 
     def _validates(self) -> bool:
@@ -168,7 +163,7 @@ class Fit:
             self._read()
             if self.display.is_live:
                 self.display.update(self.batch, self.measurement.results(False))
-        if self.save_every and self.manager and self._steps % self.save_every == 0:
+        if self.save_every and self.folder and self._steps % self.save_every == 0:
             self.save()
         if self._is_interrupted():
             self._interrupt()
@@ -197,7 +192,7 @@ class Fit:
             except Exception as problem:
                 name = type(callback).__name__
                 problem.add_note(f"raised by {method} of the callback {name}, {self._where()}")
-                if self.manager is not None and self._steps:
+                if self.folder is not None and self._steps:
                     problem.add_note(f"the state of the training is in {self.save()}")
                 raise
 
@@ -235,7 +230,7 @@ class Fit:
         """End the training by a KeyboardInterrupt of three lines, which Python shows alone if the
         program does not handle it."""
         saved, again = "Nothing was saved: fit had no resume=folder.", "train on from here"
-        if self.manager is not None:
+        if self.folder is not None:
             saved = f"Its state is in {self.save()}."
             again = "go on as if nothing had happened"
         what = f"Training was interrupted {self._where()}; the model has learnt from all of them."
@@ -245,6 +240,11 @@ class Fit:
         raise interrupt
 
     # ---- checkpoints
+
+    def _manager(self, tree: Tree) -> CheckpointManager:
+        """Return the manager of the checkpoints in the folder, of which two stay."""
+        assert self.folder is not None
+        return CheckpointManager(tree, self.folder, max_to_keep=2, name="training")
 
     def _tree(self, host: DistributedArray) -> dict[str, Any]:
         """Return all arrays and counters of the training, and a text as the array `host`."""
@@ -269,9 +269,7 @@ class Fit:
             "callbacks": [_state_of(callback) for callback in self.callbacks],
         }
         text = np.frombuffer(json.dumps(state).encode(), np.uint8)
-        assert self.manager is not None
-        self.manager.tree = self._tree(asarray(text))
-        return self.manager.save()
+        return self._manager(self._tree(asarray(text))).save()
 
     def _restore(self, path: Path) -> None:
         """Go on from a file that `save` has written."""
@@ -287,9 +285,8 @@ class Fit:
             facts = {n.removeprefix(prefix): f for n, f in shapes.items() if n.startswith(prefix)}
             likes = {**model.state(), **callback.arrays}
             callback.arrays = {n: self._zeros(likes.get(n), *fact) for n, fact in facts.items()}
-        assert self.manager is not None
-        self.manager.tree = tree = self._tree(zeros(shapes["host"][0], "uint8"))
-        self.manager.restore(path)
+        tree = self._tree(zeros(shapes["host"][0], "uint8"))
+        restore(path, tree)
         self._load(json.loads(tree["host"].numpy().tobytes()), path)
 
     def _zeros(

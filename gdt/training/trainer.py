@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -310,7 +311,7 @@ class Trainer(Stateful):
             validation_every=validation_every,
             class_weight=class_weight,
             callbacks=callbacks,
-            folder=resume,
+            folder=None if resume is None else Path(resume),
             save_every=save_every,
             display=display,
         )
