@@ -282,6 +282,9 @@ def test_metrics_over_many_batches_are_exact() -> None:
         ),
         (lambda: gdt.metrics.ConfusionMatrix(2).update([0, 2], np.eye(2)), "index 2 is out of"),
         (lambda: gdt.nn.losses.get("categorical_crossentropy")([0], [[0.5, 0.5]]), "take sparse_"),
+        (lambda: of_two_outputs("mse"), "returns a list of 2 arrays, and loss takes one"),
+        (lambda: of_two_outputs(lambda y, p: gdt.mean(p[0]), "acc"), "and acc takes one"),
+        (lambda: unused_layer().fit(X, Y, verbose=0), "depend on source 'unused.bias' through"),
         (lambda: EarlyStopping(patience=-1), "patience is -1"),
         (lambda: ReduceLROnPlateau(factor=2.0), "factor is 2.0"),
         (lambda: LambdaCallback(on_epoch=print), "unexpected keyword argument 'on_epoch'"),
@@ -290,6 +293,41 @@ def test_metrics_over_many_batches_are_exact() -> None:
 def test_what_does_not_fit_says_what_to_write(call: Callable[[], Any], problem: str) -> None:
     with pytest.raises((GdtError, IndexError), match=problem):
         call()
+
+
+def of_two_outputs(loss: Any, metrics: Any = None) -> float:
+    x = nn.Input((6,))
+    model = nn.Model(x, [nn.Dense(2)(x), nn.Dense(1)(x)])
+    model.compile("sgd", loss, metrics)
+    return float(model.evaluate(X, (Y, Y), verbose=0))
+
+
+def unused_layer() -> nn.Module:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.used, self.unused = nn.Dense(6, CLASSES), nn.Dense(6, 2)
+
+        def __call__(self, x: Any) -> Any:
+            return self.used(x)
+
+    model = Net()
+    model.compile("sgd", "sparse_softmax_cross_entropy")
+    return model
+
+
+def test_a_training_goes_on_with_other_metrics_and_names_a_damaged_file(tmp_path: Path) -> None:
+    for epochs, metrics in ((1, ["accuracy", gdt.metrics.ConfusionMatrix(CLASSES)]), (2, None)):
+        model = compiled()
+        model.compile("adam", "sparse_softmax_cross_entropy", metrics)
+        history = model.fit(X, Y, epochs=epochs, verbose=0, resume=tmp_path)
+    assert len(history["loss"]) == 2 and len(history["accuracy"]) == 1
+    newest = max(tmp_path.iterdir())
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="damaged") as caught:
+        model.fit(X, Y, epochs=3, verbose=0, resume=tmp_path)
+    assert caught.value.__notes__ == [
+        f"Without {newest} the training goes on from the checkpoint before it."
+    ]
 
 
 def fit_with_metric(metric: Callable[[Any, Any], Any]) -> gdt.training.History:

@@ -399,9 +399,17 @@ def test_weights_that_do_not_fit_are_all_listed(tmp_path: Path) -> None:
     assert len(gdt.load_weights(model, path, NAMES, strict=False)) == 4
     with pytest.raises(ArgumentError, match="does not fit the pattern"):
         gdt.load_weights(model, path, {"h.*": r"\3"})
+    with pytest.raises(ArgumentError, match=r"'\(' is no pattern"):
+        gdt.load_weights(model, path, {"(": "offset"})
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(CheckpointError, match="is cut off"):
         gdt.load_weights(model, path, NAMES, strict=False)
+    bounds = [{"shape": [9], "data_offsets": [0, 32]}, {"shape": [8], "data_offsets": [32, 0]}, {}]
+    for header in ([], *({"offset": {"dtype": "F32", **facts}} for facts in bounds)):
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(32))
+        with pytest.raises(CheckpointError, match="no safetensors file"):
+            gdt.load_weights(model, path, strict=False)
     with pytest.raises(CheckpointError, match="no safetensors file"):
         gdt.load_weights(model, tmp_path / "absent", NAMES)
 

@@ -58,6 +58,7 @@ def gradients(
     extras: Arrays,
     unconnected: str,
     layouts: Sequence[Layout | None],
+    name_of: Callable[[int], str] = str,
 ) -> list[DistributedArray | None]:
     """Return the gradients of the targets, in these layouts.
 
@@ -67,9 +68,12 @@ def gradients(
     as the pass has left the call that made it. seeds: the cotangents of the targets; None for ones.
     extras: other arrays whose reductions join the bundle. unconnected: "raise", "zero" or "none",
     for a source on which no target depends. layouts: one for each source, where None leaves a
-    gradient in the layout in which it was computed; or none, for those of the sources.
+    gradient in the layout in which it was computed; or none, for those of the sources. name_of:
+    what errors call a source, by its number.
     """
-    call = GradientCall(nodes, targets, seeds, sources, extras, unconnected, tuple(layouts))
+    call = GradientCall(
+        nodes, targets, seeds, sources, extras, unconnected, tuple(layouts), name_of
+    )
     if not (HISTORIES or OBSERVERS.get()):
         return _as_program(call)
     if HISTORIES and not HISTORIES[0].in_step:
@@ -119,6 +123,7 @@ class GradientCall(NamedTuple):
     extras: Arrays
     unconnected: str
     layouts: tuple[Layout | None, ...]
+    name_of: Callable[[int], str]
 
 
 def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetched]) -> None:
@@ -541,10 +546,11 @@ def _resolved(
             raise error(
                 GradientError,
                 "gradient",
-                f"the target does not depend on source {i} through recorded ops",
+                f"the target does not depend on source {call.name_of(i)} through recorded ops",
                 operands={"source": s.type},
-                remedy="Compute the target inside the tape's block from this very array, "
-                "or pass unconnected='zero'.",
+                remedy="Compute the target from this very array, inside the tape's block and not "
+                "on the host; freeze() parts of a Module that are not called; or pass "
+                "unconnected='zero'.",
             )
         grads.append(zeros_like(s) if g is None and call.unconnected == "zero" else g)
     arrays = [g for g in grads if g is not None]

@@ -218,9 +218,9 @@ class GradientTape(Observer):
             layouts = (
                 gradient_layouts(tree, source_arrays) if resolve else [None] * len(source_arrays)
             )
-            return rebuild(
-                gradients(nodes, targets, seeds, source_arrays, together_with, unconnected, layouts)
-            )
+            arrays = (nodes, targets, seeds, source_arrays, together_with)
+            name_of = partial(_source_name, tree)
+            return rebuild(gradients(*arrays, unconnected, layouts, name_of))
         finally:
             OBSERVERS.reset(token)
 
@@ -239,6 +239,14 @@ def _without_sources(op: str, sources: Tree) -> GradientError:
         operands=reasons(sources),
         remedy=PARAMETERS,
     )
+
+
+def _source_name(tree: Tree, number: int) -> str:
+    """Return what errors call an array of `flatten(tree)`: the name of a parameter, or its
+    number."""
+    named = tree.parameters() if hasattr(tree, "parameters") else tree
+    is_flat = type(named) is dict and all(isinstance(x, DistributedArray) for x in named.values())
+    return repr(sorted(named, key=str)[number]) if is_flat else str(number)
 
 
 def gradient_layouts(tree: Tree, arrays: Sequence[DistributedArray]) -> Sequence[Layout]:

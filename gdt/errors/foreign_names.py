@@ -45,6 +45,8 @@ REMEDIES = {
     "feature_columns": "Leave it out: all columns that input_fn returns are features.",
     "model_dir": "Leave it out, and save an estimator with pickle or joblib.",
     "config": "Write strategy=gdt.MirroredStrategy(2).",
+    "custom_objects": "Register classes and functions before: @gdt.saving.register.",
+    "safe_mode": "Leave it out: nothing of a file is executed.",
     "workers": LOADING, "use_multiprocessing": LOADING, "max_queue_size": LOADING,
     "mask_zero": "Pass layers a mask, and losses sample weights of 0 where a token is padding.",
 }  # fmt: skip

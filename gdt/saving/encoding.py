@@ -17,6 +17,7 @@ from gdt.sharding.layout import UNSHARDED, Layout
 from gdt.sharding.mesh import Mesh
 
 PLAIN = (bool, int, str, type(None))
+AS_ARRAY = "Make it an array of gdt by gdt.asarray; a constant is named in `untrained`."
 REGISTER = "Register the class or function in this program: @gdt.saving.register."
 
 
@@ -101,7 +102,8 @@ class Encoder:
                 getattr(value, "__qualname__", None) or f"a {kind.__module__}.{kind.__qualname__}"
             )
             problem = f"{name or 'the model'} is {what}, which files cannot name"
-            raise error(CheckpointError, "save", problem, remedy=REGISTER)
+            remedy = AS_ARRAY if isinstance(value, np.ndarray) else REGISTER
+            raise error(CheckpointError, "save", problem, remedy=remedy)
         if isinstance(value, tuple):
             return {"object": class_name, "fields": [inner(i, v) for i, v in enumerate(value)]}
         attributes = {

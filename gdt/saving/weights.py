@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,12 @@ def load_weights(
     ... })
     ['layers.0.bias', 'layers.0.weight']
     """
+    for pattern in names or {}:
+        try:
+            re.compile(pattern)
+        except re.error as cause:
+            problem = f"{pattern!r} is no pattern ({cause})"
+            raise error(ArgumentError, "load_weights", problem) from None
     places, arrays, problems = model.state(), dict[str, Any](), []
     for key, reader in _entries(path):
         name, transform = _renamed(key, names or {})
@@ -113,17 +120,28 @@ def _header(file: Path) -> tuple[dict[str, Any], int]:
             if size > file.stat().st_size:
                 raise ValueError("it is cut off")
             header: dict[str, Any] = json.loads(stream.read(size))
+            for name, facts in header.items():
+                if name != "__metadata__":
+                    _check_facts(name, **facts)
             return header, 8 + size
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, TypeError, AttributeError) as cause:
         problem = f"{file} is no safetensors file ({cause})"
         raise error(CheckpointError, "load_weights", problem) from None
+
+
+def _check_facts(name: str, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]) -> None:
+    """Raise ValueError unless an array of this dtype and shape lies between two offsets."""
+    first, last = data_offsets
+    itemsize = np.dtype(DTYPES.get(dtype, "V")).itemsize
+    if first < 0 or (itemsize and math.prod(shape) * itemsize != last - first):
+        raise ValueError(f"{name} of {dtype} {shape} does not lie between {first} and {last}")
 
 
 def _read(file: Path, facts: Mapping[str, Any], start: int) -> np.ndarray:
     """Return an array of a file."""
     code, (first, last) = facts["dtype"], facts["data_offsets"]
     dtype = np.dtype(DTYPES.get(code, "V")).newbyteorder("<")
-    if dtype == "V" or (last - first) % dtype.itemsize:
+    if dtype == "V":
         raise error(CheckpointError, "load_weights", f"{file} holds {code}, which gdt lacks")
     if start + last > file.stat().st_size:
         raise error(CheckpointError, "load_weights", f"{file} is cut off")

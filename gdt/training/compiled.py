@@ -27,14 +27,13 @@ from gdt.training.batches import class_weights, pair
 from gdt.training.callback import as_callbacks
 from gdt.training.display import Display, text_of
 from gdt.training.history import History, Numbers
-from gdt.training.measuring import Measurement, measures_of
+from gdt.training.measuring import OF_SEVERAL, Measurement, measures_of
 from gdt.training.trainer import Trainer
 
 ROWS = 32  # of a batch, as in Keras
 ARGUMENTS = ("optimizer", "loss", "metrics", "weighted_metrics", "run_eagerly", "clip_norm")
 REMEDIES = {
-    "loss_weights": "Weigh the parts of one loss, a function of all outputs:\n"
-    "  loss=lambda y, outputs: mse(y[0], outputs[0]) + 0.5 * mse(y[1], outputs[1])",
+    "loss_weights": f"Weigh the parts of one loss, a function of all outputs:\n  loss={OF_SEVERAL}",
     "steps_per_execution": "Leave it out: a step is one recorded program, and devices do not wait.",
     "auto_scale_loss": "Leave it out: gdt.optim.LossScaling(optimizer) scales losses of float16.",
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +274,11 @@ class Fit:
 
     def _restore(self, path: Path) -> None:
         """Go on from a file that `save` has written."""
-        shapes = contents(path)
+        try:
+            shapes = contents(path)
+        except CheckpointError as damage:
+            damage.add_note(f"Without {path} the training goes on from the checkpoint before it.")
+            raise
         if "host" not in shapes:
             problem, remedy = f"{path} holds no state of a training", "Name another folder."
             raise error(CheckpointError, "Trainer.fit", problem, remedy=remedy)
@@ -332,15 +337,17 @@ class Fit:
         self.display.line(f"resumed from {path}, {self._where()}{skipped}")
 
 
-def _columns(steps: Sequence[Numbers]) -> dict[str, np.ndarray]:
-    """Return the results of steps as an array (steps,) of each, which JSON holds as one text."""
-    return {name: np.array([step[name] for step in steps]) for name in (steps[0] if steps else ())}
+def _columns(steps: Sequence[Numbers]) -> list[dict[str, np.ndarray]]:
+    """Return the results of steps as arrays (steps,), which JSON holds as one text, for each run of
+    steps with results of the same names."""
+    runs = [(names, [*run]) for names, run in groupby(steps, key=tuple)]
+    return [{name: np.array([step[name] for step in run]) for name in names} for names, run in runs]
 
 
-def _steps(columns: Mapping[str, np.ndarray]) -> list[Numbers]:
+def _steps(runs: Sequence[Mapping[str, np.ndarray]]) -> list[Numbers]:
     """Return the results of steps, of which `_columns` has made these arrays."""
-    values = zip(*[column.tolist() for column in columns.values()], strict=True)
-    return [dict(zip(columns, each, strict=True)) for each in values]
+    rows = [(run, zip(*[column.tolist() for column in run.values()], strict=True)) for run in runs]
+    return [dict(zip(run, each, strict=True)) for run, values in rows for each in values]
 
 
 def _state_of(callback: Callback) -> Any:

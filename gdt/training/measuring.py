@@ -136,6 +136,23 @@ def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:
     return targets, predictions
 
 
+def check_outputs(measures: Mapping[str, Any], predictions: Any) -> None:
+    """Raise ArgumentError for losses and metrics of gdt, which take one array, where a model
+    returns several."""
+    if not isinstance(predictions, list | tuple | dict):
+        return
+    for name, measure in measures.items():
+        function = getattr(measure, "function", measure)
+        if str(getattr(function, "__module__", "")).startswith("gdt."):
+            outputs = f"{type_text(predictions)} of {len(predictions)} arrays"
+            problem = f"the model returns {outputs}, and {name} takes one"
+            remedy = f"Write a function (y, outputs), such as {OF_SEVERAL}."
+            raise error(ArgumentError, "Trainer", problem, remedy=remedy)
+
+
+OF_SEVERAL = "lambda y, outputs: mse(y[0], outputs[0]) + 0.5 * mse(y[1], outputs[1])"
+
+
 def check_array(name: str, value: Any) -> None:
     """Raise ArgumentError for a result of a loss or metric that is no array."""
     if not isinstance(value, DistributedArray):
@@ -217,8 +234,9 @@ class Measurement:
         return {"means": means, "metrics": encoded(arrays)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        for name, (total, weight) in state["means"].items():
-            self.means[name].total, self.means[name].weight = total, weight
+        """Go on from what `state` returned, with the metrics that there are."""
+        for name in self.means.keys() & state["means"].keys():
+            self.means[name].total, self.means[name].weight = state["means"][name]
         for name, total in decoded(state["metrics"]).items():
-            self.metrics[name].total = asarray(total)
+            if name in self.metrics:
+                self.metrics[name].total = asarray(total)

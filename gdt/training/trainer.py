@@ -47,6 +47,7 @@ from gdt.training.measuring import (
     Measurement,
     aligned,
     check_array,
+    check_outputs,
     loss_of,
     measures_of,
     scalar_of,
@@ -164,6 +165,7 @@ class Trainer(Stateful):
         """Return the loss and the metrics of a batch."""
         predictions = self.model(x)
         y, predictions = aligned(y, predictions)
+        check_outputs({"loss": self.loss, **self.metrics}, predictions)
         results = {"loss": loss_of(self.loss, y, predictions, weights)}
         for name, metric in self.metrics.items():
             if isinstance(metric, Metric):
