@@ -30,6 +30,9 @@ def placed_arrays(draw: st.DrawFn) -> tuple[np.ndarray, gdt.DistributedArray]:
     return x, placed(x, layout, poison=draw(st.booleans()))
 
 
+MESH = gdt.create_mesh([("x", 4)])
+
+
 @settings(max_examples=300)
 @given(st.data())
 def test_basic_indices_equal_numpy(data: st.DataObject) -> None:
@@ -88,6 +91,22 @@ def test_integer_arrays_equal_numpy(data: st.DataObject) -> None:
     np.testing.assert_array_equal(got.numpy(), x[index])
 
 
+def test_axes_of_separated_arrays_stand_first() -> None:
+    """What separates them may be a `...` that stands for no axis."""
+    x = np.arange(24.0).reshape(2, 3, 4)
+    rows, all_ = np.array([[1], [-2], [0]]), slice(None)
+    for index in (
+        (all_, 0, ..., rows), (all_, rows, ..., rows), (all_, ..., 0, rows), (0, ..., rows),
+        (all_, rows, rows, ...), (all_, 0, None, rows), (rows, all_, rows), (..., rows, 0, rows),
+    ):  # fmt: skip
+        distributed = gdt.asarray(x, layout=gdt.Layout([None, "x", None], MESH))
+        np.testing.assert_array_equal(distributed[index].numpy(), x[index])
+        values, written = np.arange(x[index].size).reshape(x[index].shape), x.copy()
+        written[index] = values
+        distributed[index] = values
+        np.testing.assert_array_equal(distributed.numpy(), written)
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_masks_equal_numpy(data: st.DataObject) -> None:
@@ -99,7 +118,6 @@ def test_masks_equal_numpy(data: st.DataObject) -> None:
     np.testing.assert_array_equal(distributed[gdt.asarray(mask)].numpy(), x[mask])
 
 
-MESH = gdt.create_mesh([("x", 4)])
 X = gdt.asarray(np.arange(12.0).reshape(4, 3), layout=gdt.Layout(["x", None], MESH))
 
 ERRORS = [

@@ -77,14 +77,15 @@ def getitem(x: Any, index: Any) -> DistributedArray:
 def read_index(array_type: ArrayType, index: Any) -> tuple[Cut, dict[int, DistributedArray], bool]:
     """The parts of an index: the cut that its ints, slices and Nones make, the arrays of integers
     by the axis of the result of the cut that they index, and whether their axes go in front."""
-    entries = _entries(array_type, index)
+    listed = [_item(array_type, i) for i in (index if isinstance(index, tuple) else (index,))]
+    entries = _entries(array_type, listed)
     whole = [
         Interval(0, array_type.shape[axis], 1) if isinstance(e, DistributedArray) else e
         for e, axis in entries
     ]
     items = [e for e, _ in entries if not (isinstance(e, Interval) and e.drops)]
     arrays = {dim: e for dim, e in enumerate(items) if isinstance(e, DistributedArray)}
-    first = bool(arrays) and _stands_first([e for e, _ in entries])
+    first = bool(arrays) and _stands_first(listed)
     return cut_of(array_type, tuple(whole)), arrays, first
 
 
@@ -108,13 +109,11 @@ def _is_truth(item: Any) -> bool:
     return isinstance(item, np.ndarray | DistributedArray) and item.shape == () and _is_mask(item)
 
 
-def _stands_first(entries: Sequence[Entry]) -> bool:
-    """Whether arrays and ints are separated by other entries: then NumPy puts their axes first."""
-    points = [
-        i
-        for i, e in enumerate(entries)
-        if isinstance(e, DistributedArray) or (isinstance(e, Interval) and e.drops)
-    ]
+def _stands_first(items: Sequence[Any]) -> bool:
+    """Whether arrays and ints are separated by other items, be it a `...` that stands for no axis:
+    then NumPy puts their axes first."""
+    separators = (type(None), type(...), slice)
+    points = [i for i, item in enumerate(items) if not isinstance(item, separators)]
     return points[-1] - points[0] >= len(points)
 
 
@@ -202,9 +201,8 @@ def _flat_index(arrays: Sequence[DistributedArray], sizes: Sequence[int]) -> Dis
 # ---------------------------------------------------------------- reading an index
 
 
-def _entries(array_type: ArrayType, index: Any) -> list[tuple[Entry, int]]:
+def _entries(array_type: ArrayType, items: Sequence[Any]) -> list[tuple[Entry, int]]:
     """One entry for every axis, and a None for every new axis, each beside its axis."""
-    items = [_item(array_type, i) for i in (index if isinstance(index, tuple) else (index,))]
     entries: list[tuple[Entry, int]] = []
     for item, axis in with_all_axes(array_type, items, [_axes_used(i) for i in items]):
         if isinstance(item, int | slice):
