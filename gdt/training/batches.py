@@ -59,6 +59,14 @@ def rows_of(x: Any, y: Any) -> int:
     return counts.pop() if counts else 1
 
 
+def length_of(batches: Any) -> int | None:
+    """Return how many batches there are, or None where nobody knows."""
+    try:
+        return len(batches)
+    except TypeError:  # no `__len__`, or one that refuses, as that of a loader of a stream does
+        return None
+
+
 def row_shapes(x: Any) -> list[Sequence[int]]:
     """Return the shapes of the rows of all arrays of a batch."""
     return [leaf.shape[1:] for leaf in leaves(x) if hasattr(leaf, "shape")]

@@ -9,11 +9,9 @@ gradients are summed over replicas as they are computed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,7 +29,8 @@ from gdt.sharding import devices as device_kinds
 from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import WAYS, Mesh, create_mesh
-from gdt.state.trees import leaves, mapped
+from gdt.state.trees import mapped
+from gdt.training.input_batches import InputContext, JoinedBatches, PlacedBatches
 from gdt.training.placement import placed
 
 __all__ = ["DataParallel", "MirroredStrategy", "ModelParallel", "Strategy", "current_strategy"]
@@ -57,23 +56,6 @@ def current_strategy() -> Strategy | None:
     MirroredStrategy(Mesh(batch=2))
     """
     return _current.get()
-
-
-@dataclass(frozen=True)
-class InputContext:
-    """A process's place among those that feed a strategy; all are fed by one program here."""
-
-    num_replicas_in_sync: int
-    num_input_pipelines: int = 1
-    input_pipeline_id: int = 0
-
-    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """Return the rows of one replica; raise ArgumentError if they do not divide."""
-        rows, rest = divmod(global_batch_size, self.num_replicas_in_sync)
-        if rest:
-            problem = f"{global_batch_size} rows do not divide by {self.num_replicas_in_sync}"
-            raise error(ArgumentError, "get_per_replica_batch_size", problem)
-        return rows
 
 
 class Strategy:
@@ -131,7 +113,7 @@ class Strategy:
         [3, 3, 3, 1]
         """
         self._check_dataset("experimental_distribute_dataset", dataset)
-        return _Placed(dataset, self.place)
+        return PlacedBatches(dataset, self.place)
 
     def _check_dataset(self, method: str, dataset: Any) -> None:
         """Raise ArgumentError for a data set that yields no batches."""
@@ -155,7 +137,7 @@ class Strategy:
         """
         dataset = dataset_fn(InputContext(self.num_replicas_in_sync))
         self._check_dataset("distribute_datasets_from_function", dataset)
-        return _Placed(_Joined(dataset, self.num_replicas_in_sync), self.place)
+        return PlacedBatches(JoinedBatches(dataset, self.num_replicas_in_sync), self.place)
 
     @compared_first
     def run(
@@ -240,48 +222,6 @@ class Strategy:
         for shard in relayout(value, Layout.of(mesh, dims)).shards:
             shards.setdefault(tuple(shard.coordinate[a] for a in axes), shard.data)
         return tuple(map(np.asarray, shards.values()))
-
-
-class _Placed:
-    """Batches that are placed when they are taken."""
-
-    def __init__(self, batches: Iterable[Any], place: Callable[[Any], Any]) -> None:
-        self.batches, self.place = batches, place
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self.place, self.batches)
-
-    def __len__(self) -> int:
-        batches: Any = self.batches
-        return len(batches)
-
-
-class _Joined:
-    """Batches that join `count` others along their rows; the last one joins those that are left."""
-
-    def __init__(self, batches: Iterable[Any], count: int) -> None:
-        self.batches, self.count = batches, count
-
-    def __iter__(self) -> Iterator[Any]:
-        group: list[Any] = []
-        for batch in self.batches:
-            group.append(batch)
-            if len(group) == self.count:
-                yield _concatenated(group)
-                group = []
-        if group:
-            yield _concatenated(group)
-
-    def __len__(self) -> int:
-        batches: Any = self.batches
-        return math.ceil(len(batches) / self.count)
-
-
-def _concatenated(batches: Sequence[Any]) -> Any:
-    """Return one batch with the rows of several."""
-    columns = zip(*[leaves(batch) for batch in batches], strict=True)
-    arrays = iter([np.concatenate([np.asarray(x) for x in column]) for column in columns])
-    return mapped(lambda _: next(arrays), batches[0])
 
 
 # ---------------------------------------------------------------- the strategies

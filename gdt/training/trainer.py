@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from gdt.training.batches import (
     check_count,
     check_ranks,
     evaluating,
+    length_of,
     pair,
     rows_of,
 )
@@ -306,7 +308,7 @@ class Trainer(Stateful):
             epochs,
             epoch=initial_epoch,
             steps_per_epoch=steps_per_epoch,
-            total=steps_per_epoch or _length(batches),
+            total=steps_per_epoch or length_of(batches),
             validate=None
             if validation is None
             else lambda: self.evaluate(validation, steps=validation_steps),
@@ -342,26 +344,36 @@ class Trainer(Stateful):
 
     # ---- evaluation
 
+    @contextmanager
+    def _evaluation(
+        self, op: str, batches: Iterable[Any], steps: int | None
+    ) -> Iterator[Iterator[Any]]:
+        """Provide the batches, placed, to a `with` block that runs in evaluation mode.
+
+        Raises ArgumentError after a block that has found no batch."""
+        check_batches(op, "batches", batches)
+        check_count(op, "steps", steps)
+        feed = self._feed(batches)
+        try:
+            with evaluating(self.model):
+                yield feed.take(steps)
+        finally:
+            feed.close()
+        if not feed.total:
+            raise error(ArgumentError, op, "there is no batch", remedy=REITERABLE)
+
     def evaluate(self, batches: Iterable[Any], *, steps: int | None = None) -> Numbers:
         """Return the means of loss and metrics over all rows of all batches, in evaluation mode.
 
         steps: how many batches to use; None for all. Raises ArgumentError if there is no batch, as
         in an iterator that has ended.
         """
-        check_batches("Trainer.evaluate", "batches", batches)
-        check_count("Trainer.evaluate", "steps", steps)
         measurement, step = Measurement(self.metrics), self.recorded("_measured")
-        feed = self._feed(batches)
-        try:
-            with evaluating(self.model):
-                for batch in feed.take(steps):
-                    x, y, weights = pair(batch, "evaluate")
-                    check_ranks(x, self.session.trained, "Trainer.evaluate")
-                    measurement.add(step(x, y, weights), rows_of(x, y))
-        finally:
-            feed.close()
-        if not feed.total:
-            raise error(ArgumentError, "Trainer.evaluate", "there is no batch", remedy=REITERABLE)
+        with self._evaluation("Trainer.evaluate", batches, steps) as placed:
+            for batch in placed:
+                x, y, weights = pair(batch, "evaluate")
+                check_ranks(x, self.session.trained, "Trainer.evaluate")
+                measurement.add(step(x, y, weights), rows_of(x, y))
         return measurement.results()
 
     def predict(self, batches: Iterable[Any], *, steps: int | None = None) -> Any:
@@ -370,19 +382,12 @@ class Trainer(Stateful):
         batches: of inputs x, or of tuples that begin with them. steps: how many to use; None for
         all. The result has the structure of the model's, with the batches joined along axis 0.
         """
-        check_batches("Trainer.predict", "batches", batches)
-        check_count("Trainer.predict", "steps", steps)
-        parts, step, feed = [], self.recorded("_predicted"), self._feed(batches)
-        try:
-            with evaluating(self.model):
-                for batch in feed.take(steps):
-                    x = batch[0] if isinstance(batch, tuple | list) else batch
-                    check_ranks(x, self.session.trained, "Trainer.predict")
-                    parts.append(mapped(lambda array: array.numpy(), step(x)))
-        finally:
-            feed.close()
-        if not parts:
-            raise error(ArgumentError, "Trainer.predict", "there is no batch", remedy=REITERABLE)
+        parts, step = [], self.recorded("_predicted")
+        with self._evaluation("Trainer.predict", batches, steps) as placed:
+            for batch in placed:
+                x = batch[0] if isinstance(batch, tuple | list) else batch
+                check_ranks(x, self.session.trained, "Trainer.predict")
+                parts.append(mapped(lambda array: array.numpy(), step(x)))
         columns = [*zip(*[leaves(part) for part in parts], strict=True)]
         for column in columns:
             if len({array.shape[1:] for array in column}) > 1 or not column[0].shape:
@@ -392,11 +397,3 @@ class Trainer(Stateful):
                 raise error(ShapeError, "Trainer.predict", problem, remedy=remedy)
         arrays = iter([np.concatenate(column) for column in columns])
         return mapped(lambda _: next(arrays), parts[0])
-
-
-def _length(batches: Any) -> int | None:
-    """Return how many batches there are, or None where nobody knows."""
-    try:
-        return len(batches)
-    except TypeError:  # no `__len__`, or one that refuses, as that of a loader of a stream does
-        return None
