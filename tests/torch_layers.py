@@ -75,6 +75,13 @@ def first(x: Any) -> Any:
     return x.movedim(-1, 1)
 
 
+def kernel(weight: Any) -> Any:
+    """Return a tensor (..., inputs, channels) as (channels, inputs, ...).
+
+    It is contiguous, since PyTorch's gradients fail for some that are not."""
+    return weight.movedim((-1, -2), (0, 1)).contiguous()
+
+
 def last(x: Any) -> Any:
     """Return a tensor (batch, channels, ...) with its channels last."""
     return x.movedim(1, -1)
@@ -116,7 +123,7 @@ def convolution(draw: Draw) -> Case:
         return with_arrays(module, a)(a["x"])
 
     def theirs(a: Arrays) -> Any:
-        weight = a["weight"].movedim((-1, -2), (0, 1))
+        weight = kernel(a["weight"])
         y = function(first(a["x"]), weight, a["bias"], strides, pads, dilation, groups)
         return last(y)
 
@@ -139,7 +146,7 @@ def depthwise_convolution(draw: Draw) -> Case:
         return with_arrays(module, a)(a["x"])
 
     def theirs(a: Arrays) -> Any:
-        weight = a["weight"].movedim((-1, -2), (0, 1))
+        weight = kernel(a["weight"])
         y = functional.conv2d(first(a["x"]), weight, a["bias"], strides, padding, 1, inputs)
         return last(y)
 
@@ -167,9 +174,8 @@ def transposed_convolution(draw: Draw) -> Case:
         return with_arrays(module, a)(a["x"])
 
     def theirs(a: Arrays) -> Any:
-        weight = a["weight"].movedim((-1, -2), (0, 1)).contiguous()
-        x = first(a["x"]).contiguous()  # PyTorch's gradient fails for some that are not
-        y = function(x, weight, a["bias"], strides, padding, extra, groups, dilation)
+        x = first(a["x"]).contiguous()  # as the kernel
+        y = function(x, kernel(a["weight"]), a["bias"], strides, padding, extra, groups, dilation)
         return last(y)
 
     return Case(arrays, ours, theirs)
