@@ -342,6 +342,18 @@ def test_arrays_of_rank_0_have_the_axes_that_numpys_have() -> None:
     assert gdt.compress([True], 3.0, axis=0).tolist() == [3.0]
 
 
+def test_one_bound_of_clip_may_be_beyond_the_dtype() -> None:
+    values = np.array([0, 5, 200], np.uint8)
+    bounds = [(-1, None), (None, 300), (3, None), (None, 3), (-1, 3), (values[::-1], None)]
+    for low, high in bounds:
+        expected = np.clip(values, low, high)
+        result = gdt.clip(values, low, high)
+        assert result.dtype == expected.dtype and result.tolist() == expected.tolist()
+    for low, high in ((300, None), (None, -1)):
+        with pytest.raises(OverflowError, match="out of bounds for uint8"):
+            gdt.clip(values, low, high)
+
+
 def test_broadcasting_with_none_is_numpys() -> None:
     first, none = np.broadcast_arrays(gdt.ones(3), None)  # as matplotlib's bar does
     assert first.tolist() == [1.0, 1.0, 1.0] and none.tolist() == [None, None, None]

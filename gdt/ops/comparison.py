@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
@@ -249,6 +252,13 @@ def clip(x: Any, min: Any = None, max: Any = None) -> DistributedArray:
     """
     if min is not None and max is not None:
         return clip_between(x, min, max)
+    (x,) = as_operands("clip", x=x)
+    if x.dtype.kind in "iu" and int in (type(min), type(max)):
+        # The bound may be a number that the dtype does not hold, if it limits nothing.
+        limits = np.iinfo(x.dtype)
+        return clip_between(
+            x, int(limits.min) if min is None else min, int(limits.max) if max is None else max
+        )
     if min is not None:
         return maximum(x, min)
     return positive(x) if max is None else minimum(x, max)

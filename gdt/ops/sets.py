@@ -230,7 +230,8 @@ def unique(
         front = moveaxis(x.resolve(), dim, 0)
         rows = reshape(front, (front.shape[0], math.prod(front.shape[1:])))
         columns = [rows[:, k] for k in range(rows.shape[1])][::-1]
-        order = lexsort(columns) if columns else arange(rows.shape[0])
+        in_order = Layout.of(x.mesh, (rows.layout.dims[0],))
+        order = lexsort(columns) if columns else arange(rows.shape[0], layout=in_order)
         ordered = rows_at(rows, order, axis=0)
         groups = Groups(ordered, order, _firsts(ordered, equal_nan))
         values = select_rows(ordered, groups.is_first)

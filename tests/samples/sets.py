@@ -49,6 +49,7 @@ SAMPLES: dict[str, list[Sample]] = {
         _of(np.unique, _NAN, equal_nan=False),
         _of(np.unique, _ROWS, axis=0, return_index=True, return_inverse=True, return_counts=True),
         _of(np.unique, _MATRIX > 3, axis=1),
+        _of(np.unique, np.zeros((3, 0)), axis=0, return_index=True, return_counts=True),
         _of(np.unique, _EMPTY, return_inverse=True, return_counts=True),
     ],
     "unique_all": [_of(_as_tuple(np.unique_all), _MATRIX), _of(_as_tuple(np.unique_all), _NAN)],
