@@ -6,6 +6,7 @@ import warnings
 import zlib
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,6 +74,25 @@ def test_values_of_every_dtype_are_combined_at_places(char: str, rng: np.random.
         operands = [gdt.asarray(a, layout=gdt.Layout([spec], mesh)) for a in (x, places, values)]
         got = gdt.update_at(operands[0], operands[2], operands[1], way).numpy()
         assert got.dtype == x.dtype and (got == expected).all()
+
+
+def test_a_strategy_trains_measures_and_saves_on_strict_devices(tmp_path: Path) -> None:
+    strategy = gdt.MirroredStrategy(mesh=engine.mesh(*MESHES["4 on two"]))
+    rng, metrics = np.random.default_rng(0), ["accuracy", gdt.metrics.ConfusionMatrix(3)]
+    x, y = rng.standard_normal((20, 6)).astype("float32"), rng.integers(0, 3, 20)
+    with strategy.scope():
+        layers = [gdt.nn.Dense(6, 8, activation="relu"), gdt.nn.BatchNorm(8), gdt.nn.Dropout(0.2)]
+        model = gdt.nn.Sequential(*layers, gdt.nn.Dense(8, 3))
+        optimizer = gdt.optim.LossScaling(gdt.optim.MovingAverage(gdt.optim.Adam(0.01)))
+        model.compile(
+            optimizer, "sparse_softmax_cross_entropy", metrics, clip_norm=1.0, run_eagerly=True
+        )
+    stopping = gdt.training.EarlyStopping("loss", restore_best_weights=True)
+    model.fit(x, y, 8, 2, 0, stopping, class_weight={0: 2.0}, resume=tmp_path, save_every=1)
+    other = gdt.load_model(model.save(tmp_path / "model"), mesh=strategy.mesh)
+    np.testing.assert_array_equal(model.predict(x), other.predict(x))
+    rows = strategy.run(lambda rows: rows * 2, (x,))
+    np.testing.assert_array_equal(np.concatenate(strategy.experimental_local_results(rows)), 2 * x)
 
 
 @pytest.mark.cupy_full

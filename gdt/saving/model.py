@@ -54,6 +54,11 @@ def save_model(
 
     Raises CheckpointError, which names the attribute, for a value that a file cannot hold; and for
     a folder that cannot be written.
+
+    >>> import tempfile
+    >>> folder = gdt.save_model(gdt.nn.Dense(2, 1), tempfile.mkdtemp())
+    >>> gdt.load_model(folder).weight.shape
+    (2, 1)
     """
     folder, encoder = Path(path), Encoder()
     architecture = encoder.encode(model, "")

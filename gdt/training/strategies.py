@@ -20,6 +20,7 @@ import numpy as np
 from gdt.arguments import checked, checked_class, compared_first
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
+from gdt.backend import backend_of
 from gdt.data.feed import REITERABLE
 from gdt.errors import ArgumentError, LayoutError, error, type_text
 from gdt.nn.layout_map import LayoutMap
@@ -221,7 +222,7 @@ class Strategy:
         shards: dict[tuple[int, ...], Any] = {}
         for shard in relayout(value, Layout.of(mesh, dims)).shards:
             shards.setdefault(tuple(shard.coordinate[a] for a in axes), shard.data)
-        return tuple(map(np.asarray, shards.values()))
+        return tuple(map(backend_of(mesh).to_host, shards.values()))
 
 
 # ---------------------------------------------------------------- the strategies
