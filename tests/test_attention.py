@@ -239,6 +239,14 @@ def reference(layer: Any, x: np.ndarray, mask: Any = None) -> np.ndarray:
     return project("output", y.swapaxes(1, 2).reshape(*x.shape[:2], -1))
 
 
+def test_turned_positions_are_part_of_recorded_steps() -> None:
+    layer = nn.MultiHeadAttention(2, 8, rotary=True, causal=True, key=0)
+    x = gdt.random.normal((2, 5, 8), dtype="float32")
+    step = gdt.function(layer.__call__)
+    for _ in range(3):
+        np.testing.assert_array_equal(step(x), layer(x))
+
+
 @pytest.mark.parametrize("mesh", meshes(), ids=str)
 @pytest.mark.parametrize(
     "static",

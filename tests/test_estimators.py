@@ -88,6 +88,10 @@ def test_classifiers_in_tensorflows_words() -> None:
     ("call", "problem"),
     [
         (lambda: LinearRegressor().train(list), "input_fn returned no batch"),
+        (lambda: LinearRegressor().train(lambda: 5), "input_fn returned an int"),
+        (lambda: LinearRegressor().train(ones(), steps=0), "train: steps is 0"),
+        (lambda: LinearRegressor().train(ones(), steps=1, max_steps=2), "both steps and max_steps"),
+        (lambda: LinearRegressor().train(ones()).evaluate(X), "input_fn is an ndarray, not a f"),
         (lambda: LinearRegressor().train(lambda: [X]), "not a pair"),
         (lambda: LinearRegressor().train(None), "input_fn is None, not a function"),
         (lambda: LinearRegressor(batch_size=-3).fit(X, X[:, 0]), "batch_size is -3, not positive"),

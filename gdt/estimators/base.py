@@ -18,6 +18,7 @@ from gdt.optim import Adam
 from gdt.optim.names import optimizer_of
 from gdt.sharding.mesh import Mesh
 from gdt.state.trees import mapped
+from gdt.training.batches import check_count
 from gdt.training.strategies import MirroredStrategy, Strategy
 from gdt.training.trainer import Trainer
 
@@ -215,6 +216,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         steps: how many more steps to take; None for one with each batch. max_steps: the total
             number of steps of all calls, beyond which none is taken.
         """
+        op = f"{type(self).__name__}.train"
+        for name, count in (("steps", steps), ("max_steps", max_steps)):
+            check_count(op, name, count)
+        if steps is not None and max_steps is not None:
+            raise error(ArgumentError, op, "both steps and max_steps are given")
         steps = steps if max_steps is None else max_steps - getattr(self, "global_step_", 0)
         if steps is not None and steps <= 0:
             return self
@@ -224,13 +230,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             self._update(columns_of(features), y.reshape(len(y), -1) if self._takes_columns else y)
             count += 1
         if not count:
-            op = f"{type(self).__name__}.train"
             raise error(ArgumentError, op, "input_fn returned no batch")
         return self
 
     def evaluate(self, input_fn: InputFn, steps: int | None = None) -> dict[str, float]:
         """Return average_loss, loss (the sum over a batch, on average), global_step and others."""
         check_is_fitted(self, "model_")
+        check_input_fn(input_fn)
+        op = f"{type(self).__name__}.evaluate"
+        check_count(op, "steps", steps)
         rows, batches, total = 0, 0, 0.0
         labels, outputs = [], []
         for features, targets in itertools.islice(pairs_of(input_fn), steps):
@@ -241,7 +249,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             labels.append(y)
             outputs.append(raw)
         if not batches:
-            op = f"{type(self).__name__}.evaluate"
             raise error(ArgumentError, op, "input_fn returned no batch")
         y, raw = np.concatenate(labels), np.concatenate(outputs)
         values = y.size if self._takes_columns else rows
@@ -257,12 +264,20 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
 
-def pairs_of(input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches of an input function; a pair that it returns is yielded `count` times."""
+def check_input_fn(input_fn: Any) -> None:
+    """Raise ArgumentError for what is no function."""
     if not callable(input_fn):
         problem = f"input_fn is {shown_value(input_fn)}, not a function"
         raise error(ArgumentError, "input_fn", problem, remedy="Write lambda: (features, targets).")
+
+
+def pairs_of(input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Yield the batches of an input function; a pair that it returns is yielded `count` times."""
+    check_input_fn(input_fn)
     data = input_fn()
+    if not isinstance(data, Iterable):
+        problem = f"input_fn returned {type_text(data)}, which yields no batches"
+        raise error(ArgumentError, "input_fn", problem, remedy="Write lambda: (features, targets).")
     batches: Iterable[Any] = itertools.repeat(data, count or 1) if _is_pair(data) else data
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:

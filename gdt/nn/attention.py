@@ -10,7 +10,7 @@ import numpy as np
 from gdt import random
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operands
+from gdt.array.operands import as_operand, as_operands
 from gdt.errors import ArgumentError, LayoutError, ShapeError, error
 from gdt.nn import initializers
 from gdt.nn.dropout import Dropout
@@ -54,7 +54,8 @@ def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> Any:
         layout = Layout.of(x.mesh, (x.layout.dims[-2],))
         positions = arange(x.shape[-2], dtype=np.int32, layout=layout)
     wide = np.float64 if x.dtype == np.float64 else np.float32
-    frequencies = (base ** (-np.arange(0, size, 2) / size)).astype(wide)
+    powers = (base ** (-np.arange(0, size, 2) / size)).astype(wide)
+    frequencies = as_operand(powers, x.mesh, "rotary", "frequencies", is_constant=True)
     angles = expand_dims(astype(positions, wide), -1) * frequencies  # (positions, size / 2)
     turned = [astype(f(angles), x.dtype) for f in (cos, sin)]
     first, second = x[..., : size // 2], x[..., size // 2 :]
