@@ -56,7 +56,7 @@ def save_model(
     a folder that cannot be written.
 
     >>> import tempfile
-    >>> folder = gdt.save_model(gdt.nn.Dense(2, 1), tempfile.mkdtemp())
+    >>> folder = gdt.saving.save_model(gdt.nn.Dense(2, 1), tempfile.mkdtemp())
     >>> gdt.load_model(folder).weight.shape
     (2, 1)
     """
