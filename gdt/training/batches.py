@@ -96,25 +96,25 @@ def check_class_weight(factors: Any) -> None:
             raise error(ArgumentError, "fit", problem, remedy=remedy)
 
 
-def class_weights(factors: Mapping[Any, float], labels: Any, weights: Any) -> Any:
-    """Return the weights of rows: the factors of their labels, times the weights that they have.
+def class_weights(factors: Mapping[Any, float], labels: Any) -> Any:
+    """Return the factors of the labels of rows, float32 (rows,): on the host as the labels are, or
+    in their layout.
 
     labels: integers (rows,) or (rows, 1), or one-hot (rows, classes). Raises ArgumentError for
     others.
     """
-    check_class_weight(factors)
-    values = labels.numpy()
+    values = labels.numpy() if isinstance(labels, DistributedArray) else np.asarray(labels)
     if values.ndim == 2:
         values = values.argmax(-1) if values.shape[1] > 1 else values[:, 0]
     if values.ndim != 1:
-        problem = f"class_weight needs labels or one-hot targets, and targets are {labels.type}"
+        problem = f"class_weight needs labels or one-hot targets, and targets are {values.shape}"
         raise error(ArgumentError, "fit", problem)
-    each = np.ones(len(values), np.float32)
+    weights = np.ones(len(values), np.float32)
     for label, factor in factors.items():
-        each[values == label] = factor
-    layout = labels.layout.delete(range(1, labels.ndim))
-    product = asarray(each, layout=layout)
-    return product if weights is None else product * weights
+        weights[values == label] = factor
+    if not isinstance(labels, DistributedArray):
+        return weights
+    return asarray(weights, layout=labels.layout.delete(range(1, labels.ndim)))
 
 
 @contextmanager

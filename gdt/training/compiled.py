@@ -23,11 +23,12 @@ from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
 from gdt.sharding import processes
 from gdt.state.trees import leaves, mapped
-from gdt.training.batches import class_weights, pair
+from gdt.training.batches import check_class_weight, pair
 from gdt.training.callback import as_callbacks
 from gdt.training.display import Display, text_of
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import OF_SEVERAL, Measurement, measures_of
+from gdt.training.placement import Placement
 from gdt.training.trainer import Trainer
 
 ROWS = 32  # of a batch, as in Keras
@@ -341,9 +342,10 @@ def train_on_batch(
     trainer = compiled(model)
     rows = rows_of_batch("train_on_batch", x=x, y=y)
     batch = (x, y) if sample_weight is None else (x, y, sample_weight)
-    inputs, targets, weights = pair(trainer.place(batch), "fit")
     if class_weight is not None:
-        weights = class_weights(class_weight, targets, weights)
+        check_class_weight(class_weight)
+    place = Placement(model, trainer.batch_axes, class_weight)
+    inputs, targets, weights = pair(place(batch), "fit")
     measurement = Measurement(trainer.metrics)
     measurement.add(trainer.recorded("step")(inputs, targets, weights), rows)
     return _listed(measurement.results(), return_dict)

@@ -32,7 +32,7 @@ from gdt.sharding import processes
 from gdt.sharding.layout import Layout
 from gdt.state import slots
 from gdt.state.trees import Tree
-from gdt.training.batches import class_weights, evaluating, pair, row_shapes, rows_of
+from gdt.training.batches import evaluating, pair, row_shapes, rows_of
 from gdt.training.callback import Callback
 from gdt.training.callbacks import AdjustableRate, TerminateOnNaN, set_rate
 from gdt.training.display import Display
@@ -59,7 +59,6 @@ class Fit:
     total: int | None
     validate: Callable[[], Numbers] | None
     validation_every: int | Sequence[int]
-    class_weight: Mapping[int, float] | None
     callbacks: Sequence[Callback]
     folder: Path | None
     save_every: int | None
@@ -151,8 +150,6 @@ class Fit:
         rows = rows_of(x, y)
         if not self.batch:
             self.trainer.session.trained = row_shapes(x)
-        if self.class_weight is not None:
-            weights = class_weights(self.class_weight, y, weights)
         if self._watches_batches:
             self._call("on_train_batch_begin", self.batch, {})
         self._unread.append((self._step(x, y, weights), rows))

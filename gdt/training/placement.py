@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state.trees import mapped
+from gdt.training.batches import class_weights, pair
 
 
 class Placement:
@@ -25,10 +26,18 @@ class Placement:
     arrays.
 
     batch_axes: the mesh axes over which rows are split; None for the first axis of the mesh.
+    class_weight: factors of the weights of rows by their labels, which are looked up on the host,
+        before labels are on devices; None for 1 each.
     """
 
-    def __init__(self, model: Module, batch_axes: tuple[str, ...] | None) -> None:
-        self._model, self._batch_axes = model, batch_axes
+    def __init__(
+        self,
+        model: Module,
+        batch_axes: tuple[str, ...] | None,
+        class_weight: Mapping[Any, float] | None = None,
+    ) -> None:
+        self._model, self._batch_axes, self._class_weight = model, batch_axes, class_weight
+        self._rows: Layout
         self._place: Callable[[Any], Any]
         self._is_final = False
 
@@ -37,9 +46,14 @@ class Placement:
             arrays = [*self._model.state().values()]
             self._is_final = bool(arrays) and not awaits_arrays(self._model)
             mesh = arrays[0].mesh if arrays else get_default_mesh()
-            rows = Layout([self._batch_axes or mesh.axis_names[:1]], mesh)
-            self._place = partial(placed, rows=rows, dtype=_dtype_of(arrays))
-        return mapped(self._place, batch)
+            self._rows = Layout([self._batch_axes or mesh.axis_names[:1]], mesh)
+            self._place = partial(placed, rows=self._rows, dtype=_dtype_of(arrays))
+        if self._class_weight is None:
+            return mapped(self._place, batch)
+        x, y, weights = pair(batch, "fit")
+        factors = placed(class_weights(self._class_weight, y), self._rows)
+        x, y, weights = mapped(self._place, (x, y, weights))
+        return x, y, factors if weights is None else factors * weights
 
 
 def check_mesh(op: str, model: Module, mesh: Mesh) -> None:

@@ -215,8 +215,8 @@ class Trainer(Stateful):
         """
         return Placement(self.model, self.batch_axes)(batch)
 
-    def _feed(self, batches: Any, prefetch: int = 0) -> Feed:
-        return Feed(batches, Placement(self.model, self.batch_axes), prefetch)
+    def _feed(self, batches: Any, prefetch: int = 0, class_weight: Any = None) -> Feed:
+        return Feed(batches, Placement(self.model, self.batch_axes, class_weight), prefetch)
 
     # ---- training
 
@@ -304,7 +304,7 @@ class Trainer(Stateful):
         display = Display(console, show and processes.current().index == 0)
         fit = Fit(
             self,
-            self._feed(batches, prefetch),
+            self._feed(batches, prefetch, class_weight),
             epochs,
             epoch=initial_epoch,
             steps_per_epoch=steps_per_epoch,
@@ -313,7 +313,6 @@ class Trainer(Stateful):
             if validation is None
             else lambda: self.evaluate(validation, steps=validation_steps),
             validation_every=validation_every,
-            class_weight=class_weight,
             callbacks=callbacks,
             folder=None if resume is None else Path(resume),
             save_every=save_every,
