@@ -331,6 +331,7 @@ def test_default_rng_has_numpys_arguments_and_the_numbers_of_the_functions() -> 
         np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=name)
     assert rng.normal([0.0, 100.0], 1.0).shape == rng.multinomial([5, 6], [1.0]).shape[:1] == (2,)
     assert set(rng.integers(1, 2, 40, endpoint=True).tolist()) == {1, 2}
+    assert rng.weibull([2.0, 3.0]).shape == rng.pareto([2.0, 3.0]).shape == (2,)
     assert len(rng.bytes(10)) == 10 and rng.bytes(3) != rng.bytes(3)
     x = gdt.arange(20.0, layout=layout)
     rng.shuffle(x)

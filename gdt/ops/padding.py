@@ -76,21 +76,7 @@ def pad(
         )
     if mode == "constant":
         values = _pairs(result.type, constant_values, "constant_values")
-        dims = [dim for dim, pair in enumerate(widths) if any(pair)]
-        fills = {
-            value_key(value): value
-            for dim in (dims if len(dims) > 1 else ())
-            for width, value in zip(widths[dim], values[dim], strict=True)
-            if width
-        }
-        if len(fills) == 1:
-            return _around(result, dims, widths, *fills.values())
-        for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
-            ends = [*map(value_key, (first, last))]
-            if before and after and ends[0] != ends[1]:
-                result = _constant(_constant(result, dim, before, 0, first), dim, 0, after, last)
-            elif before or after:
-                result = _constant(result, dim, before, after, first if before else last)
+        result = _with_constants(x, widths, values)
         return alias(x) if result is x else result
     if mode == "empty":
         return pad(x, pad_width)
@@ -127,6 +113,31 @@ def _pairs(array_type: ArrayType, values: Any, name: str) -> list[tuple[Any, Any
             operands={"x": array_type},
         ) from None
     return [(before, after) for before, after in array.tolist()]
+
+
+def _with_constants(
+    x: DistributedArray,
+    widths: Sequence[tuple[int, int]],
+    values: Sequence[tuple[Any, Any]],
+) -> DistributedArray:
+    """`x` between constants; `x` itself where all widths are 0."""
+    dims = [dim for dim, pair in enumerate(widths) if any(pair)]
+    fills = {
+        value_key(value): value
+        for dim in (dims if len(dims) > 1 else ())
+        for width, value in zip(widths[dim], values[dim], strict=True)
+        if width
+    }
+    if len(fills) == 1:
+        return _around(x, dims, widths, *fills.values())
+    result = x
+    for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
+        ends = [*map(value_key, (first, last))]
+        if before and after and ends[0] != ends[1]:
+            result = _constant(_constant(result, dim, before, 0, first), dim, 0, after, last)
+        elif before or after:
+            result = _constant(result, dim, before, after, first if before else last)
+    return result
 
 
 def _around(

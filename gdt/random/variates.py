@@ -195,7 +195,8 @@ def weibull(
     """
     check_range("weibull", a=a, above=True)
     x = exponential(shape, dtype=dtype, key=key, layout=layout)
-    return in_layout(like_draw(x, power_of(x, 1.0 / or_nan(a)), "weibull", a=a), layout)
+    inverse = 1.0 / a if isinstance(a, int | float) else np.divide(1.0, or_nan(a))
+    return in_layout(like_draw(x, power_of(x, inverse), "weibull", a=a), layout)
 
 
 @checked
