@@ -10,6 +10,7 @@ import pytest
 
 import gdt
 from gdt.ops import order_statistics
+from gdt.ops.quantiles import METHODS
 
 INF = np.inf
 
@@ -69,6 +70,19 @@ def test_quantiles_of_nothing_are_numpys(dtype: str) -> None:
             with pytest.raises(ValueError, match="repeated"):
                 library.median(operand, axis=(0, 0))
     assert gdt.nanquantile(x, [0.2, 0.5], axis=0).shape == (2, 0)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_numbers_have_quantiles_by_every_method(blocks: int) -> None:
+    random = np.random.default_rng(4)
+    values = np.where(random.random((7, 9)) < 0.3, np.nan, random.standard_normal((7, 9)))
+    mesh = gdt.create_mesh([("x", 2)], blocks=blocks)
+    for method in METHODS:
+        for whole, axis in ((values, 0), (values, None), (values[0], 0)):
+            layout = gdt.Layout.batch_sharded(mesh, "x", whole.ndim)
+            result = gdt.nanquantile(gdt.asarray(whole, layout=layout), LEVELS[1], axis, method)
+            expected = np.nanquantile(whole, LEVELS[1], axis, method=method)
+            np.testing.assert_allclose(result.numpy(), expected, err_msg=method)
 
 
 @pytest.mark.parametrize("q", [[], [[0.0, 0.5], [0.25, 1.0]]])

@@ -14,46 +14,46 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
 from gdt.ops.along_axis import take_along_axis_in_range
-from gdt.ops.comparison import clip, isfinite, maximum, minimum, not_equal, where
+from gdt.ops.comparison import equal, isfinite, maximum, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
 from gdt.ops.nan_functions import nanmean
 from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.rearranging import moveaxis
 from gdt.ops.reductions import Axis, mean, negative_axes, sum_
-from gdt.ops.rounding import floor
 from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.sorting import sort
 from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
 
-# Where the q-quantile of n elements lies among them, counted from 0 (Hyndman and Fan 1996): at
-# n * q + alpha + q * (1 - alpha - beta) - 1.
+# The q-quantile of n elements lies among them, counted from 0, at (n - 1) * q; or (Hyndman and Fan
+# 1996) at n * q + alpha + q * (1 - alpha - beta) - 1; or at n * q - 1, from which it steps.
+BY_RANK = ("linear", "lower", "higher", "nearest", "midpoint")
 CONTINUOUS = {
-    "linear": (1.0, 1.0), "interpolated_inverted_cdf": (0.0, 1.0), "hazen": (0.5, 0.5),
-    "weibull": (0.0, 0.0), "median_unbiased": (1 / 3, 1 / 3), "normal_unbiased": (3 / 8, 3 / 8),
+    "interpolated_inverted_cdf": (0.0, 1.0), "hazen": (0.5, 0.5), "weibull": (0.0, 0.0),
+    "median_unbiased": (1 / 3, 1 / 3), "normal_unbiased": (3 / 8, 3 / 8),
 }  # fmt: skip
-DISCRETE = ("lower", "higher", "nearest", "midpoint")
 STEPS = ("inverted_cdf", "averaged_inverted_cdf", "closest_observation")
-METHODS = (*CONTINUOUS, *DISCRETE, *STEPS)
+METHODS = (*BY_RANK, *CONTINUOUS, *STEPS)
 CHOOSING = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")  # an element
 
 
-def _neighbours(n: np.ndarray, q: float, method: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The places of the two elements, of n in order, between which the q-quantile lies, and the
-    weight of the second."""
-    if method in CONTINUOUS:
+def _neighbours(last: Any, q: float, method: str) -> tuple[Any, Any, Any]:
+    """The places of the two elements, in order, between which the q-quantile lies, and the weight
+    of the second.
+
+    last: the place of the last element, of the host or distributed, as the results are; int64.
+    """
+    if method in BY_RANK:
+        at = last * q
+    elif method in CONTINUOUS:
         alpha, beta = CONTINUOUS[method]
-        at = n * q + (alpha + q * (1 - alpha - beta)) - 1 if method != "linear" else (n - 1) * q
-    elif method in DISCRETE:
-        at = (n - 1) * q
-    elif method == "closest_observation":
-        at = n * q - 1 - 0.5
+        at = (last + 1) * q + (alpha + q * (1 - alpha - beta)) - 1
     else:
-        at = n * q - 1
-    low: np.ndarray = np.floor(at)
-    weight: np.ndarray = at - low
+        at = (last + 1) * q - 1 - 0.5 * (method == "closest_observation")
+    low = np.floor(at)
+    weight = at - low
     if method == "lower":
         weight = weight * 0
     elif method == "higher":
@@ -68,9 +68,10 @@ def _neighbours(n: np.ndarray, q: float, method: str) -> tuple[np.ndarray, np.nd
         weight = np.where(weight > 0, 1.0, 0.5)
     elif method == "closest_observation":
         weight = np.where((weight == 0) & (low % 2 == 1), 0.0, 1.0)
-    last = n - 1
-    weight = np.where(low < 0, 0.0, np.where(low >= last, 1.0, weight))
-    return np.clip(low, 0, last).astype(int), np.clip(low + 1, 0, last).astype(int), weight
+    if method not in BY_RANK:
+        weight = np.where(low < 0, 0.0, np.where(low >= last, 1.0, weight))
+    place = low.astype(int) if method in BY_RANK else np.clip(low, 0, last).astype(int)
+    return place, np.minimum(place + 1, last), weight
 
 
 def _is_of_nothing(x: DistributedArray, axis: Axis, name: str) -> bool:
@@ -129,8 +130,8 @@ def _whole(x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype) -> 
     """Quantiles of all elements along the first axis, one after the other; NaN where one is NaN.
 
     dtype: that of values between two elements."""
-    n = np.array(x.shape[0])
-    places = [_neighbours(n, float(one), method) for one in q]
+    last = np.int64(x.shape[0] - 1)
+    places = [_neighbours(last, float(one), method) for one in q]
     ranks = tuple(sorted({int(rank) for low, high, _ in places for rank in (low, high)}))
     elements, results = astype(in_order(x, ranks), dtype), []
     for low, high, weight in places:
@@ -147,30 +148,16 @@ def _of_numbers(
     x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype
 ) -> DistributedArray:
     """Quantiles of the elements along the first axis that are no NaN; see `_whole`."""
-    is_nan = not_equal(x, x)
-    counts = sum_(astype(~is_nan, np.int64), axis=0, keepdims=True).resolve()
-    selected = numbers_in_order(x, tuple([float(level) for level in q]))
-    ordered = sort(x, axis=0) if selected is None else None
-    number = astype(counts, float)
+    counts = sum_(astype(equal(x, x), np.int64), axis=0, keepdims=True).resolve()
     last = maximum(counts - 1, 0)
+    selected = numbers_in_order(x, tuple(q.tolist())) if method in BY_RANK else None
+    ordered = sort(x, axis=0) if selected is None else None
     results = []
     for k, one in enumerate(q):
-        at = (number - 1) * float(one)
-        low = astype(floor(at), np.int64)
-        weight = at - low
-        if method == "lower":
-            weight = weight * 0
-        elif method == "higher":
-            weight = astype(weight > 0, float)
-        elif method == "nearest":
-            weight = where(weight == 0.5, astype(low % 2, float), astype(weight > 0.5, float))
-        elif method == "midpoint":
-            weight = where(weight > 0, 0.5, 0.0)
+        *places, weight = _neighbours(last, float(one), method)
         if selected is not None:
             first, second = selected[k : k + 1], selected[k + len(q) : k + len(q) + 1]
         else:
-            low = clip(low, 0, None)
-            places = low, minimum(low + 1, last)
             first, second = (take_along_axis_in_range(ordered, at, axis=0) for at in places)
         first, second = (astype(end, dtype) for end in (first, second))
         results.append(_between(first, second, astype(weight, dtype))[0])
@@ -193,14 +180,9 @@ def _quantiles(
     if x.dtype.kind == "c":
         raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
     of_numbers = numbers_only and kind_of(x.dtype) == "f"  # all others are numbers
-    methods = ("linear", *DISCRETE) if of_numbers else METHODS
-    if method not in methods:
-        raise error(
-            ArgumentError,
-            name,
-            f"method is {method!r}",
-            remedy=f"It is one of {', '.join(methods)}.",
-        )
+    if method not in METHODS:
+        remedy = f"It is one of {', '.join(METHODS)}."
+        raise error(ArgumentError, name, f"method is {method!r}", remedy=remedy)
     levels = _checked_q(q, name, most)
     if numbers_only and not x.size:
         nothing = nanmean(x, axis, keepdims=keepdims)
@@ -290,8 +272,6 @@ def nanquantile(
     keepdims: bool = False,
 ) -> DistributedArray:  # fmt: skip
     """`gdt.quantile` of the elements that are no NaN; NaN where there is none.
-
-    method: `linear`, `lower`, `higher`, `nearest` or `midpoint`.
 
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
     2.0

@@ -40,6 +40,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "nanquantile": [
         _of(np.nanquantile, _NAN, q=(0.2, 0.9), axis=0),
         _of(np.nanquantile, _NAN, q=0.5, method="nearest", keepdims=True),
+        _of(np.nanquantile, _NAN, q=(0.0, 0.3), axis=0, method="closest_observation"),
     ],
     "nanpercentile": [_of(np.nanpercentile, _NAN, q=40, axis=1)],
     "nanmedian": [_of(np.nanmedian, _NAN), _of(np.nanmedian, _LINE, grad=True)],
