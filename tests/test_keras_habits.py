@@ -104,6 +104,14 @@ def test_the_optimizer_of_a_compiled_model() -> None:
     before = network.get_weights()
     network.fit(X, Y, verbose=0)
     assert all(map(np.array_equal, network.get_weights(), before))
+    network.optimizer = gdt.optim.SGD(0.0)
+    network.fit(X, Y, verbose=0)
+    assert network.optimizer.steps == 1 and isinstance(network.compiled.optimizer, gdt.optim.SGD)
+    network.optimizer = gdt.optim.SGD(0.0)
+    other = nn.Sequential()
+    other.optimizer = network.optimizer
+    with pytest.raises(ArgumentError, match="an attribute `optimizer` of its own"):
+        other.compile("sgd", "mse")
     decay = gdt.optim.schedules.ExponentialDecay(0.1, decay_steps=10, decay_rate=0.5)
     network.compile(gdt.optim.SGD(decay), "sparse_categorical_crossentropy")
     network.fit(X, Y, verbose=0)

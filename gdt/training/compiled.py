@@ -21,6 +21,7 @@ from gdt.metrics import MeanOf, Metric
 from gdt.nn import losses
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
+from gdt.optim.optimizer import Optimizer
 from gdt.sharding import processes
 from gdt.state.trees import leaves, mapped
 from gdt.training.batches import check_class_weight, pair
@@ -74,6 +75,11 @@ def compile_model(
         else MeanOf(metric, name)
         for name, metric in measures_of(weighted_metrics, loss).items()
     }
+    if model._compilation is not None:
+        vars(model).pop("optimizer", None)  # one that was set in place of the last one's
+    if isinstance(vars(model).get("optimizer"), Optimizer):
+        problem = f"the {type(model).__name__} has an attribute `optimizer` of its own"
+        raise error(ArgumentError, "compile", problem, remedy="Give it another name.")
     model._compilation = Compilation(
         Trainer(
             model,
@@ -97,6 +103,8 @@ def compiled(model: Module) -> Trainer:
         remedy = 'Write model.compile(optimizer="adam", loss="mse") first.'
         raise error(ArgumentError, "compile", problem, remedy=remedy)
     trainer: Trainer = model._compilation.trainer
+    if isinstance(vars(model).get("optimizer"), Optimizer):  # as Keras' users set another one
+        trainer.optimizer = vars(model).pop("optimizer")
     return trainer
 
 
