@@ -308,6 +308,8 @@ CALLS: dict[str, Callable[[], Call]] = {
             "beta": (0.5, 0.5), "chisquare": (3.0,), "dirichlet": ([1.0, 2.0],),
             "exponential": (2.0,), "f": (3.0, 4.0), "gamma": (2.0, 1.0), "gumbel": (0.0, 1.0),
             "laplace": (0.0, 1.0), "logistic": (0.0, 1.0), "lognormal": (0.0, 1.0),
+            "noncentral_chisquare": (3.0, 1.0),
+            "noncentral_f": (2.0, 3.0, 1.0), "power": (2.0,), "wald": (1.0, 1.0),
             "pareto": (2.0,), "random": (), "rayleigh": (1.0,), "standard_cauchy": (),
             "standard_exponential": (), "standard_gamma": (2.0,), "standard_normal": (),
             "standard_t": (3.0,), "triangular": (0.0, 0.5, 1.0), "weibull": (2.0,),
@@ -318,7 +320,8 @@ CALLS: dict[str, Callable[[], Call]] = {
             getattr(random, name), ((4,), *args, "i4"),
             {"layout": ROWS if name == "multinomial" else SPLIT, "key": 1})
         for name, args in {
-            "binomial": (5, 0.5), "geometric": (0.5,), "multinomial": (5, [0.5, 0.5]),
+            "binomial": (5, 0.5), "geometric": (0.5,), "logseries": (0.5,), "zipf": (2.0,),
+            "multinomial": (5, [0.5, 0.5]),
             "negative_binomial": (2, 0.5), "poisson": (3.0,),
         }.items()
     },
