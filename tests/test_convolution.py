@@ -234,6 +234,10 @@ def test_half_precision_is_added_in_float32(rng: np.random.Generator) -> None:
     x = np.ones((1, 64, 64, 1), np.float16)
     kernel = np.ones((64, 64, 1, 1), np.float16)
     assert gdt.convolution(x, kernel).item() == 4096
+    for multiple in (1, 2):  # of channels that are convolved each by itself
+        channels, each = np.repeat(x, 2, axis=-1), np.repeat(kernel, 2 * multiple, axis=-1)
+        sums = gdt.convolution(channels, each, groups=2)
+        assert sums.ravel().tolist() == [4096] * 2 * multiple
     assert gdt.average_pool(x, 64).item() == 1
     wide = convolution(x.astype("f4")[:, :9, :9], kernel.astype("f4")[:3, :3])
     half = gdt.convolution(x[:, :9, :9], kernel[:3, :3])

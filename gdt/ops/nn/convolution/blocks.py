@@ -241,18 +241,21 @@ def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
 
 def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
     """Convolve every channel by itself: a multiplication and an addition for each tap."""
-    rank = len(how.taps)
+    rank, dtype = len(how.taps), widened(out.dtype)
     numbers, multiple = out.shape[-rank - 1 : -1], out.shape[-1] // how.groups
-    nbytes = 2 * math.prod(out.shape[-rank - 1 :]) * out.itemsize
+    nbytes, kernel = 2 * math.prod(out.shape[-rank - 1 :]) * dtype.itemsize, widened_half(kernel)
     for part in parts_of(xp, out.shape[: -rank - 1], nbytes):
         y = out[part]
-        y[...] = 0
+        total = y if y.dtype == dtype else empty(xp, y.shape, dtype)
+        total[...] = 0
         for tap, values in of_taps(padded(xp, x[part], how.padding), numbers, how):
             if multiple == 1:
-                y += values * kernel[tap][0]
+                total += values * kernel[tap][0]
             else:
                 products = values[..., None] * kernel[tap].reshape(how.groups, multiple)
-                y += products.reshape(y.shape)
+                total += products.reshape(y.shape)
+        if total is not y:
+            y[...] = total
 
 
 def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> None:
