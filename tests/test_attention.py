@@ -165,6 +165,15 @@ def test_queries_may_differ_in_masks_alone(lead: tuple[int, ...], blocks: int) -
         np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-12)
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_keys_and_values_may_differ_in_heads(blocks: int, rng: np.random.Generator) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=blocks)
+    operands = [rng.standard_normal(shape) for shape in ((2, 3, 6, 4), (1, 3, 6, 4), (2, 1, 6, 2))]
+    layout = Layout([None, None, "x", None], mesh)
+    oracle = Oracle(gdt.attention, Sample(tuple(operands), {"causal": True}, attention))
+    oracle.check(mesh, [layout] * 3)
+
+
 def test_no_queries_have_no_results() -> None:
     keys = gdt.ones((3, 4))
     assert gdt.attention(keys[:0], keys, keys).shape == (0, 4)

@@ -96,6 +96,12 @@ def _cut(x: DistributedArray, axes: Axes) -> DistributedArray:
     return tiled(x, plain_tiling(x.shape[-2], x.ndim - 2, tiles, axes))
 
 
+def _of_one_batch(k: DistributedArray, v: DistributedArray) -> list[DistributedArray]:
+    """Return keys and values, which travel together, with the leading axes of both."""
+    lead = np.broadcast_shapes(k.shape[:-2], v.shape[:-2])
+    return [x if x.shape[:-2] == lead else broadcast_to(x, lead + x.shape[-2:]) for x in (k, v)]
+
+
 @public
 def attention(
     q: Any,
@@ -141,6 +147,7 @@ def attention(
     query_axes, key_axes = q.layout.dims[-2], k.layout.dims[-2] or v.layout.dims[-2]
     if query_axes and key_axes:
         key_axes = query_axes
+        k, v = _of_one_batch(k, v)
     tiles = [math.prod(q.mesh.sizes[a] for a in axes) for axes in (query_axes, key_axes)]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     leading = np.broadcast_shapes(*[a.shape[:-2] for a in (q, k, v)]) if dropout else ()
