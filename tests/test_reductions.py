@@ -94,7 +94,7 @@ def test_initial_numbers_are_of_the_dtype_of_the_result(name: str, mesh: gdt.Mes
         np.array([True, False]),
         np.array([2.0, 3.0], "f4"),
     ):
-        for initial in (2.5, 7, 0, -1):
+        for initial in (2.5, 7, 0, -1, True):
             if initial < 0 and values.dtype != bool:
                 continue
             expected = getattr(np, name)(values, initial=initial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,9 @@ class Declaration:
     engine fills in, of `INJECTED`. linear: groups of operands in which the op is linear together.
     donated: positions of operands whose memory the outputs may take; output i takes the place of
     donated operand i. scratch: the position of an operand that the op may use up, or -1. views:
-    names of the operands whose memory the outputs may share. extended: names of the parameters that
-    `extension` takes in the place of the body, a function of ops. The other fields are the options
-    of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
+    names of the operands whose memory the outputs may share. extended: the parameters that
+    `extension` takes in the place of the body, a function of ops, with their defaults. The other
+    fields are the options of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Declaration:
     kernel: Callable[..., Any] | None = None
     has_library: bool = False
     specialization: Callable[..., Any] | None = None
-    extended: frozenset[str] = frozenset()
+    extended: Mapping[str, Any] = field(default_factory=dict)
     extension: Callable[..., Any] | None = None
 
     def operand_name(self, i: int) -> str:
@@ -146,7 +146,8 @@ def declaration_of(
     parameters = list(inspect.signature(body).parameters.values())[takes_namespace:]
     operands = tuple(p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY)
     named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
-    others = frozenset(n.strip() for n in extended.split(",") if n.strip())
+    names = {n.strip() for n in extended.split(",")}
+    others = {p.name: p.default for p in named if p.name in names}
     statics = [p for p in named if _is_passed(p) and p.name not in others]
     return Declaration(
         name=body.__name__.strip("_"),

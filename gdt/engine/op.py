@@ -366,10 +366,11 @@ class Op(Differentiable, Generic[P, R_co]):
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         """Bring arguments to the form that a key needs, and call again."""
-        extended = self.declaration.extended & static.keys()
+        defaults = self.declaration.extended
+        extended = defaults.keys() & static.keys()
         if extended and self.declaration.extension is not None:
             left = {k: v for k, v in static.items() if k not in extended}
-            if all(static[k] is None or static[k] is True for k in extended):
+            if all(static[k] is defaults[k] for k in extended):
                 return self._call(*args, **left)
             return self.declaration.extension(*args, **static)
         if not self.declaration.variadic:

@@ -123,7 +123,7 @@ def _prepare_arg(name: str) -> Callable[..., dict[str, Any]]:
         operands = {"x": array_type}
         if array_type.dtype.kind == "c":
             raise error(DtypeError, name, "complex numbers have no order", operands=operands)
-        if axis is None:
+        if axis is None or (not array_type.ndim and axis in (0, -1)):
             axes = tuple(range(-array_type.ndim, 0))
         else:
             axes = (checked_axis(array_type, axis, name) - array_type.ndim,)

@@ -88,7 +88,10 @@ def arg(name: str, *operands: np.ndarray) -> list[Sample]:
         Sample((x,), static, numpy(name), grad=False, exact=True)
         for x in (MATRIX, TIES, NAN, SMALL, BOOL, UNSIGNED, SINGLE, *operands)
         for static in ({"axis": 0}, {"axis": None}, {"axis": -1, "keepdims": True})
-    ] + [Sample((np.full((5,), -np.inf),), {"axis": 0}, numpy(name), grad=False, exact=True)]
+    ] + [
+        Sample((x,), {"axis": 0}, numpy(name), grad=False, exact=True)
+        for x in (np.full((5,), -np.inf), np.array(3.0))
+    ]
 
 
 def scans(name: str) -> list[Sample]:
