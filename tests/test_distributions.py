@@ -243,6 +243,8 @@ def test_integers_between_arrays() -> None:
     assert int(rng.integers(most - np.uint64(1), most, 64, "uint64", endpoint=True).max()) == most
     assert len(set(rng.integers(0, most, 64, "uint64", endpoint=True).tolist())) == 64
     assert rng.integers([], []).shape == (0,)
+    same = gdt.random.integers(np.array(3), np.array(9), 5, key=1)
+    assert same.tolist() == gdt.random.integers(3, 9, 5, key=1).tolist()
 
 
 @pytest.mark.parametrize("method", ["svd", "eigh", "cholesky"])

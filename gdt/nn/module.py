@@ -52,8 +52,8 @@ class Module(Compilable, Displayed):
 
         Raises ArgumentError for arguments of a class that has no `__init__`."""
         if (args or kwargs) and cls.__init__ is object.__init__:
-            given = [*map(shown_value, args), *(f"{n}={shown_value(v)}" for n, v in kwargs.items())]
-            problem = f"it takes no arguments, and {given[0]} is given"
+            shown = [*map(shown_value, args), *(f"{n}={shown_value(v)}" for n, v in kwargs.items())]
+            problem = f"it takes no arguments, and {shown[0]} is given"
             raise error(ArgumentError, cls.__name__, problem)
         module = super().__new__(cls)
         modules = NEW_MODULES.get()

@@ -62,9 +62,11 @@ def _whole_numbers(label: str, value: Any) -> Any:
     numbers = None if isinstance(value, DistributedArray) else np.asarray(value)
     if numbers is not None and not numbers.size:
         return numbers.astype(np.int64)
-    if numbers is None or not numbers.ndim or numbers.dtype.kind not in "iu":
-        raise error(ArgumentError, "integers", f"{label} is {shown_value(value)}, not integers")
-    return numbers
+    if numbers is None or numbers.dtype.kind not in "iu":
+        problem = f"{label} is {shown_value(value)}, not integers"
+        remedy = "Pass an int, or an array of integers; those of a real number are int(number)."
+        raise error(ArgumentError, "integers", problem, remedy=remedy)
+    return numbers if numbers.ndim else index(numbers[()])
 
 
 def _integers_between(

@@ -103,11 +103,16 @@ def class_weights(factors: Mapping[Any, float], labels: Any) -> Any:
     labels: integers (rows,) or (rows, 1), or one-hot (rows, classes). Raises ArgumentError for
     others.
     """
+    if isinstance(labels, list | tuple | dict) and any(np.ndim(leaf) for leaf in leaves(labels)):
+        problem = f"class_weight needs one array of labels, and targets are {type_text(labels)}"
+        remedy = "Pass weights of rows in its place: batches of (x, y, weights)."
+        raise error(ArgumentError, "fit", problem, remedy=remedy)
     values = labels.numpy() if isinstance(labels, DistributedArray) else np.asarray(labels)
     if values.ndim == 2:
         values = values.argmax(-1) if values.shape[1] > 1 else values[:, 0]
     if values.ndim != 1:
-        problem = f"class_weight needs labels or one-hot targets, and targets are {values.shape}"
+        shape = list(values.shape)
+        problem = f"class_weight needs labels or one-hot targets, and targets have shape {shape}"
         raise error(ArgumentError, "fit", problem)
     weights = np.ones(len(values), np.float32)
     for label, factor in factors.items():
