@@ -106,6 +106,8 @@ def test_an_axis_that_is_named_twice_is_transformed_twice() -> None:
         expected = getattr(np.fft, name)(x, axes=axes)
         result = getattr(gdt.fft, name)(x, axes=axes).numpy()
         np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ShapeError, match="name an axis twice, and s is"):
+        gdt.fft.fftn(x, s=(2, 3), axes=(0, 0))
 
 
 @pytest.mark.parametrize("n", [127 * 129, 128 * 128, 16411, 2 * 65537])

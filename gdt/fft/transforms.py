@@ -77,6 +77,10 @@ def _sizes(
     if len(s) != len(numbers):
         problem = f"s {tuple(s)} has not one length for each of the axes {tuple(axes)}"
         raise error(ShapeError, name, problem, operands={"x": array_type})
+    if len(set(numbers)) < len(numbers):
+        problem = f"axes {tuple(axes)} name an axis twice, and s is {tuple(s)}"
+        remedy = "Transform one axis after the other, each with its length."
+        raise error(ShapeError, name, problem, operands={"x": array_type}, remedy=remedy)
     return numbers, [None if n == -1 else n for n in s]
 
 

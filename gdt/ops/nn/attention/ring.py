@@ -41,8 +41,8 @@ def attend_to_tiles(
     if _is_at_hand(q, how):
         keys = join_tiles(k, v, messages=how.key_tiles - 1)
         whole = how._replace(query_tiles=1, key_tiles=1)
-        joined = join_tiles(q, 0), keys, join_tiles(v, 0)
-        out, sums = attention_of_tiles(*joined, mask, key, how=whole)
+        operands = join_tiles(q, 0), keys, join_tiles(v, 0)
+        out, sums = attention_of_tiles(*operands, mask, key, how=whole)
         return _cut_like(out, q), sums
     out, sums = attention_of_tiles(q, k, v, mask, key, how=how)
     if how.is_ring:
@@ -65,8 +65,8 @@ def _is_at_hand(q: DistributedArray, how: Spans) -> bool:
 def join_tiles(x: ArrayType, other: ArrayType | None, /, *, messages: int = 0) -> BlockPlan:
     """Put the tiles of x end to end, (..., 1, positions, features), in the only block of a mesh.
 
-    messages: how many steps of a ring, in which every device sends its tiles of x and of `other`,
-    observers are told of.
+    other: what travels with x: an array, or 0 for none. messages: the steps of a ring of which
+    observers are told; in each, every device sends its tiles of x and of `other`.
     """
     *batch, axes, _, features = x.layout.dims
     *sizes, tiles, length, size = x.shape
@@ -103,9 +103,9 @@ def _attend_to_tiles_vjp(
     if _is_at_hand(q, how):  # of [K V], and of [dK dV]
         keys = join_tiles(k, v, messages=2 * (how.key_tiles - 1))
         whole = how._replace(query_tiles=1, key_tiles=1)
-        joined = join_tiles(q, 0), keys, join_tiles(v, 0)
+        operands = join_tiles(q, 0), keys, join_tiles(v, 0)
         cotangents = (join_tiles(g_y, 0), g_sums), (join_tiles(y, 0), sums)
-        *gradients, _, _ = _attend_to_tiles_vjp(*cotangents, *joined, mask, key, how=whole)
+        *gradients, _, _ = _attend_to_tiles_vjp(*cotangents, *operands, mask, key, how=whole)
         return *(_cut_like(a, x) for a, x in zip(gradients, (q, k, v), strict=True)), None, None
     products = sum_(multiply(g_y, y), axis=-1)  # (..., tiles, queries)
     if products.dtype != sums.dtype:
