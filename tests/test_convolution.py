@@ -267,6 +267,10 @@ def test_half_precision_is_added_in_float32(rng: np.random.Generator) -> None:
             "output_padding (1,) is not below strides (1,)",
         ),
         (
+            lambda: nn.Conv1DTranspose(4, 3, padding=4)(gdt.ones((1, 3, 2))),
+            "padding 4 leaves -3 elements along axis 0",
+        ),
+        (
             lambda: nn.Conv1DTranspose(4, 3, 2, output_padding=1)(gdt.ones((1, 3, 2))),
             "output_padding is (1,), and padding is 'valid'",
         ),

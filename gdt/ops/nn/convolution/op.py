@@ -199,6 +199,10 @@ def transposed_convolution(
             pixels.append(m * s + (max(reach - s, 0) if pads == "valid" else 0))
         else:
             pixels.append((m - 1) * s + reach - sum(pads[i]) + extra[i])
+    if min(pixels) < 0:
+        axis = pixels.index(min(pixels))
+        problem = f"padding {padding!r} leaves {pixels[axis]} elements along axis {axis}"
+        raise error(ShapeError, name, problem, operands={"x": x.type}, remedy="Pass a smaller one.")
     windows = windows_of(name, pixels, taps, steps, padding, dilations)
     if [along.number for along in windows] != [*x.shape[-rank - 1 : -1]]:
         problem = f"output_padding {output_padding} is not below strides {strides}"
