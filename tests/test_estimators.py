@@ -89,6 +89,7 @@ def test_classifiers_in_tensorflows_words() -> None:
     [
         (lambda: LinearRegressor().train(list), "input_fn returned no batch"),
         (lambda: LinearRegressor().train(lambda: 5), "input_fn returned an int"),
+        (lambda: LinearRegressor(optimizer=5).train(ones()), "5 is no optimizer"),
         (lambda: LinearRegressor().train(ones(), steps=0), "train: steps is 0"),
         (lambda: LinearRegressor().train(ones(), steps=1, max_steps=2), "both steps and max_steps"),
         (lambda: LinearRegressor().train(ones()).evaluate(X), "input_fn is an ndarray, not a f"),

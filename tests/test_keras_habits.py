@@ -144,6 +144,9 @@ def test_symbols_have_the_operators_of_arithmetic() -> None:
     x, w = nn.Input((4,)), gdt.ones((4, 2), "float32")
     network = nn.Model(x, 2 / (x**2 + 1) @ w)
     np.testing.assert_allclose(network(X), (2 / (X**2 + 1)) @ np.ones((4, 2)), rtol=1e-5)
+    y, matrix, columns = nn.Input((4, 1)), np.ones((3, 4), "float32"), X[..., None]
+    result = nn.Model(y, matrix @ 2.0**y)(columns)
+    np.testing.assert_allclose(result, matrix @ 2**columns, rtol=1e-5)
 
 
 def test_a_summary_of_ids(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,8 +96,14 @@ class Symbol:
     def __matmul__(self, other: Any) -> Any:
         return call(operator.matmul, self, other)
 
+    def __rmatmul__(self, other: Any) -> Any:
+        return call(operator.matmul, other, self)
+
     def __pow__(self, other: Any) -> Any:
         return call(operator.pow, self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return call(operator.pow, other, self)
 
     def __neg__(self) -> Any:
         return call(operator.neg, self)

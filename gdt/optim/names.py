@@ -24,7 +24,8 @@ def optimizer_of(optimizer: Optimizer | str) -> Optimizer:
     """
     if isinstance(optimizer, Optimizer):
         return optimizer
-    if optimizer.lower() not in OPTIMIZERS:
+    name = optimizer.lower() if isinstance(optimizer, str) else ""
+    if name not in OPTIMIZERS:
         remedy = f"Pass an optimizer, or one of {', '.join(OPTIMIZERS)}."
-        raise error(ArgumentError, "Trainer", f"{optimizer!r} is no optimizer", remedy=remedy)
-    return OPTIMIZERS[optimizer.lower()]()
+        raise error(ArgumentError, "optimizer", f"{optimizer!r} is no optimizer", remedy=remedy)
+    return OPTIMIZERS[name]()
