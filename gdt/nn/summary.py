@@ -30,7 +30,7 @@ def _of_product(out: Any, x: Any, w: Any, **static: Any) -> int:
 
 
 def _of_contraction(out: Any, x: Any, w: Any, *, terms: Any, **static: Any) -> int:
-    """Return those of a product of axes with the labels `terms`, of which None has length 1."""
+    """Return the operations of a product of axes with the labels `terms`; None is of length 1."""
     sizes = dict(zip((*terms[0], *terms[1]), (*x.shape, *w.shape), strict=True))
     return 2 * math.prod(sizes.values())
 

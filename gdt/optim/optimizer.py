@@ -338,7 +338,7 @@ class OptimizerWrapper(Optimizer):
         return self.optimizer.scaled(loss)
 
     def unscaled(self, gradients: Tree) -> Tree:
-        """Return the gradients of the loss, of those of what `scaled` has returned."""
+        """Return the gradients of the loss, computed from those of the scaled loss."""
         return self.optimizer.unscaled(gradients)
 
 

@@ -212,8 +212,9 @@ class Strategy:
         return relayout(value, Layout.replicated(self.mesh, value.ndim))
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Return the parts of the replicas of this process as NumPy arrays, the rows of each and
-        whole beside that; of a value whose rows are not split, its value once for each."""
+        """Return the parts of the replicas of this process as NumPy arrays, each whole along the
+        mesh axes that split no batches. Of a value that is not split, or is no array, the part of
+        every replica is the value."""
         if not isinstance(value, DistributedArray):
             return (value,) * self.num_replicas_in_sync
         mesh = value.mesh

@@ -54,7 +54,8 @@ def padded(xp: Any, x: Block, padding: Sequence[tuple[int, int]]) -> Block:
 def padded_places(
     shape: Sequence[int], padding: Sequence[tuple[int, int]]
 ) -> tuple[list[int], tuple[Any, ...], tuple[Any, ...]]:
-    """Return the shape of padded images, and where the elements that stay are in them and were."""
+    """Return the shape of padded images, and the indices of the elements that stay: of their places
+    in padded images, and of those in images."""
     lead, inner, outer = len(shape) - len(padding) - 1, [], []
     sizes = [*shape]
     for axis, (before, after) in enumerate(padding, lead):
