@@ -115,10 +115,10 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
         shards: Shards,
     ) -> tuple[Block, ...]:
         xp, mesh_ndim, rank = launcher.xp, launcher.mesh_ndim, x.ndim - launcher.mesh_ndim
+        if len(axis) != 1 or not x.shape[axis[0]]:
+            raise launcher.refused(f"no kernel finds the place among axes {list(axis)}")
         factor = f"d{axis[0] + rank}"
         reduction = _reduced(launcher, x, axis, keepdims)
-        if len(axis) != 1 or not reduction.data.shape[-2]:
-            raise launcher.refused(f"no kernel finds the place among axes {list(axis)}")
         is_split, start, value = factor in shards.split, None, None
         index = launcher.empty(reduction.shape, "int64")
         if is_split:
