@@ -19,9 +19,9 @@ from gdt.comm.agreement import crc32_of
 from gdt.errors import GradientError, error, line_of_user
 from gdt.observe import OBSERVERS, Observer, observing, observing_only, repeating
 from gdt.ops.gathering import GATHERED_SLOTS, in_their_slots, postponing
-from gdt.state import Stateful, places
+from gdt.state import Place, Stateful
 from gdt.state.trees import mapped
-from gdt.state.variables import read, variables
+from gdt.state.variables import Reach
 
 __all__ = ["checkpointed"]
 
@@ -111,10 +111,8 @@ class Checkpointed(Stateful):
 
     def _state(self) -> Iterator[tuple[str, Any]]:
         """Return an iterator of the names and values of what the function can reach."""
-        for place in variables(self.function, self.__name__):
-            root = read(place)
-            yield place.name, root
-            yield from [(inner.name, inner.value) for inner in places(root, place.name)]
+        root = Place(self.__name__, (self.function,), 0)
+        yield from [(place.name, value) for place, value, _ in Reach().walk([root])]
 
 
 class _Segment:

@@ -6,6 +6,7 @@ import functools
 import itertools
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -19,10 +20,11 @@ from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of
 from gdt.observe import HELD, OBSERVERS, observing, observing_only
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
-from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, templated
+from gdt.programs.replay import OUTDATED, UNVERIFIED, Input, Recording, Result, replaced, templated
 from gdt.programs.signature import Arguments
 from gdt.programs.step_state import Entry, State, difference, name_of
 from gdt.random.generator import Generator
+from gdt.sharding.array_type import ArrayType
 from gdt.state import Place, Stateful, places
 from gdt.state.trees import is_container, leaves
 from gdt.state.variables import read, tree_of
@@ -34,11 +36,26 @@ MANY = 64  # calls that run as written, after which a function warns that they a
 MOST_RECORDINGS = 16  # of one signature that are kept
 RECORDING_BYTES = 50_000  # an estimate of what a recording takes
 
+UNSEEN = (
+    "The step relies on what a recording does not see, such as a clock, a file, or the elements of "
+    "a NumPy array: pass it as an argument, and a number that changes in every call as "
+    "gdt.asarray(number). Where the step as it is written differs from call to call by itself, "
+    "verify=0 does not compare them."
+)
+UNVERIFIED_FOR_MEMORY = (
+    "gdt.function: there was not the memory to compare a replay of {} with the step as it is "
+    "written, which takes another copy of its state and results; verify=0 does not compare them"
+)
+
 Tree = Any
 
 
 class RerecordedWarning(UserWarning):
     """A function is recorded over and over, which costs more than it saves."""
+
+
+class UnverifiedWarning(UserWarning):
+    """A replay has not been verified, since there was not the memory to run the step twice."""
 
 
 # ---------------------------------------------------------------- recording
@@ -74,7 +91,7 @@ class Function:
     """A step that records the ops of its first call and replays them; see `gdt.function`."""
 
     def __init__(
-        self, function: Callable[..., Any], state: tuple[Any, ...] | None, verify: int
+        self, function: Callable[..., Any], state: tuple[Any, ...] | None, verify: int | None
     ) -> None:
         functools.update_wrapper(self, function)
         self._function, self._named, self._verify = function, state, verify
@@ -83,6 +100,7 @@ class Function:
         # others have them.
         self._recordings = Cache[tuple[list[Recording], list[tuple[str, Any]]]](RECORDING_BYTES)
         self._calls = itertools.count(1)
+        self._calls_by_types = Counter[tuple[ArrayType, ...]]()  # where processes compare them
         self._calls_as_written = itertools.count(1)
 
     def __repr__(self) -> str:
@@ -106,8 +124,18 @@ class Function:
                 return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
         is_verified = self._verify and next(self._calls) % self._verify == 0
+        if HISTORIES:
+            is_verified = self._is_third(arguments) or is_verified
         run = self._run_verified if is_verified else self._first_call if observers else self._run
         return self._run_compared(arguments, run) if HISTORIES else run(arguments)
+
+    def _is_third(self, arguments: Arguments) -> bool:
+        """Whether all processes verify this call, in place of the first replays of each of them:
+        the third with arrays of these types, since other parts of signatures may differ."""
+        types = [owner[key].type for owner, key in arguments.places]
+        shared = tuple([t for t in types if t.mesh.num_processes > 1])
+        self._calls_by_types[shared] += 1
+        return self._verify != 0 and self._calls_by_types[shared] == 3
 
     def _run(self, arguments: Arguments) -> Any:
         try:
@@ -116,23 +144,44 @@ class Function:
             return self._first_call(arguments)
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
+            if result is UNVERIFIED:
+                return self._first_replay(recording, arguments)
             if result is not OUTDATED:
                 return result
         return self._record(arguments, recordings)
+
+    def _first_replay(self, recording: Recording, arguments: Arguments) -> Any:
+        """Verify the first replay of a recording; each is the first until one has been verified."""
+        recording.unverified.clear()
+        try:
+            return self._run_verified(arguments)
+        except BaseException:
+            recording.unverified.append(True)
+            raise
 
     def _run_verified(self, arguments: Arguments) -> Any:
         """Run a call as written, put the state back, and run it as other calls are run; raise
         FunctionError for what differs in what they return and leave, if the call has been recorded.
         The state is then that of the step as written."""
         recordings, _ = self._recordings.recall(arguments.key) or ((), ())
-        is_recorded = bool(recordings)
-        before = self._state(arguments)
-        with before.attempt(), observing_only(before):
-            written = self._as_written(before, arguments)
-        after = self._state(arguments)
-        before.put_back()
-        del before  # a replay overwrites arrays to which nobody else refers
-        result = self._first_call(arguments) if OBSERVERS.get() else self._run(arguments)
+        is_recorded, before, after = bool(recordings), self._state(arguments), None
+        try:
+            with before.attempt(), observing_only(before):
+                written = self._as_written(before, arguments)
+            after = self._state(arguments)
+            before.put_back()
+            del before  # a replay overwrites arrays to which nobody else refers
+            result = self._first_call(arguments) if OBSERVERS.get() else self._run(arguments)
+        except Exception as e:
+            if HISTORIES or not (
+                isinstance(e, MemoryError) or isinstance(e.__cause__, MemoryError)
+            ):
+                raise
+            warnings.warn(UNVERIFIED_FOR_MEMORY.format(self._name), UnverifiedWarning, stacklevel=2)
+            if after is None:
+                return self._run(arguments)
+            after.put_back()
+            return written
         stale = difference(_values(result), _values(written))
         stale = stale or difference(self._state(arguments).values, after.values)
         if stale and is_recorded:
@@ -144,8 +193,7 @@ class Function:
                 f"a replay, in the call in {line_of_user()}, and the step as it is written differ "
                 f"in {name}",
                 operands={"replay": replayed, "as written": value},
-                remedy="The step relies on what is constant in its recording: pass it as an "
-                "argument, or keep it in a Module, dict or list that the step or state= names.",
+                remedy=UNSEEN,
             )
         return result
 
@@ -211,6 +259,8 @@ class Function:
         recordings.insert(
             0, Recording(self._name, recorder, state, containers, inputs, program, template)
         )
+        if self._verify == 0 or HISTORIES:
+            recordings[0].unverified.clear()
         del recordings[MOST_RECORDINGS:]
         self._count_as_written(outdated)
         return returned
@@ -248,7 +298,9 @@ def _values(tree: Tree) -> list[tuple[str, Any]]:
 
 
 @partial(checked, eager=True)
-def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: int = 0) -> Any:
+def function(
+    f: Callable[..., Any] | None = None, *, state: Any = None, verify: int | None = None
+) -> Any:
     """`f`, recorded once for every kind of call and then replayed without Python running it.
 
     f: a function of arrays, in any tree of lists, tuples and dicts, and of whatever else it needs;
@@ -307,7 +359,7 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
     >>> [float(step(x)) for _ in range(3)]
     [3.0, 2.0, 1.0]
     """
-    if verify < 0:
+    if verify is not None and verify < 0:
         raise error(ArgumentError, "function", f"verify is {verify}", remedy="Pass 0 or more.")
     named = state if isinstance(state, list | tuple | None) else (state,)
     for i, part in enumerate(named or ()):

@@ -22,6 +22,7 @@ from gdt.state.trees import mapped
 from gdt.state.variables import MISSING_KEY
 
 OUTDATED = object()  # what a replay returns if something is not what it was
+UNVERIFIED = object()  # what a replay returns that is to be verified first
 
 Tree = Any
 
@@ -139,7 +140,8 @@ class Recording:
 
     `replay` takes the places (owner and key) of the arrays among a call's arguments, and its lists
     and dicts; it runs the program on what is in them and in the places of the state, puts results
-    back and returns them as the step does; or returns OUTDATED, and has changed nothing. `source`
+    back and returns them as the step does; or returns OUTDATED, or UNVERIFIED if the list
+    `unverified` is not empty, and has changed nothing. `source`
     is its text: in a step of small arrays, loops over the places would cost as much as some of the
     ops. `inputs` are the places of all arrays that the step was given.
     """
@@ -155,7 +157,9 @@ class Recording:
         template: Tree,
     ) -> None:
         self.state, self.program, self.inputs = state, program, inputs
+        self.unverified = [True]
         namespace: dict[str, Any] = {
+            "unverified": self.unverified, "UNVERIFIED": UNVERIFIED,
             "changed": state.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
             "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,
             "entered": frozenset(state.entered),
@@ -178,6 +182,8 @@ class Recording:
             *[f"    if not ({guard}):\n            return OUTDATED" for guard in guards],
             "except missing:",
             "    return OUTDATED",
+            "if unverified:",
+            "    return UNVERIFIED",
             *_run(inputs, program, self.graph, namespace),
             f"return {_returned(template, namespace)}",
         ]

@@ -8,7 +8,7 @@ import pickle
 import random
 import reprlib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -23,10 +23,23 @@ from gdt.observe import Observer
 from gdt.programs.recorder import refused_write
 from gdt.programs.signature import PRIMITIVES, Arguments
 from gdt.random.generator import Generator, generator
-from gdt.state import Place, Stateful, owner_of, places
-from gdt.state.variables import MISSING, Cell, read, tree_of, variables
+from gdt.state import Place
+from gdt.state.variables import (
+    MISSING,
+    Attributes,
+    Cell,
+    Keys,
+    Reach,
+    Reached,
+    is_users,
+    read,
+    tree_of,
+)
 
-STATE = (DistributedArray, Stateful, Generator)  # what makes a variable state
+HOST_RANDOM = (("random", random), ("numpy.random", np.random.get_state.__self__))  # type: ignore[attr-defined]
+HOST_GENERATORS = (
+    random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator,
+)  # fmt: skip
 CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be set
 
 # What a step may put at a place, and what a recording relies on there. state: arrays in the place
@@ -61,36 +74,27 @@ class Entry(NamedTuple):
     def is_guarded(self) -> bool:
         """Whether a recording relies on the very value at the place."""
         is_fixed = isinstance(self.value, DistributedArray) or isinstance(self.place.owner, tuple)
-        return self.role == "state" and not is_fixed
+        is_nothing = self.value is None or self.value is MISSING
+        is_nothing = is_nothing or (isinstance(self.place.owner, Keys) and not self.value)
+        return (self.role == "state" or (self.role == "constant" and is_nothing)) and not is_fixed
 
 
-class Keys:
-    """The owner of a container's keys, under the key `tuple`, or of its length, under `len`."""
+class Draws:
+    """A generator of random numbers of Python or NumPy, as an owner of its state."""
 
-    def __init__(self, container: Any) -> None:
-        self.container = container
+    def __init__(self, source: Any) -> None:
+        self._source = getattr(source, "bit_generator", source)
 
-    def __getitem__(self, read: Callable[[Any], Any]) -> Any:
-        return read(self.container)
+    def __getitem__(self, key: int) -> bytes:
+        get = getattr(self._source, "getstate", None) or getattr(self._source, "get_state", None)
+        return pickle.dumps(get() if get else self._source.state)
 
-    def __setitem__(self, read: Callable[[Any], Any], keys: Any) -> None:
-        """Set the keys; the entries of the values, which come later, put values under them."""
-        if isinstance(self.container, list):
-            self.container[:] = [MISSING] * keys
-        elif isinstance(self.container, MutableMapping):
-            self.container.clear()
-            for k in keys:
-                self.container[k] = MISSING
-
-
-class HostRandom:
-    """The random numbers of Python and NumPy, as an owner of their states."""
-
-    def __getitem__(self, name: str) -> bytes:
-        return pickle.dumps(random.getstate() if name == "random" else np.random.get_state())
-
-    def __setitem__(self, name: str, state: bytes) -> None:
-        (random.setstate if name == "random" else np.random.set_state)(pickle.loads(state))
+    def __setitem__(self, key: int, state: bytes) -> None:
+        put = getattr(self._source, "setstate", None) or getattr(self._source, "set_state", None)
+        if put:
+            put(pickle.loads(state))
+        else:
+            self._source.state = pickle.loads(state)
 
 
 class RefusedIterator:
@@ -145,72 +149,42 @@ class State(Observer):
             Entry.of(Place("argument", owner, key), "argument", n)
             for n, (owner, key) in enumerate(arguments.places)
         ]
-        self.entered: set[int] = set()  # identities of the state's containers and generators
-        roots, unnamed = [*variables(function)], []
+        for name, source in HOST_RANDOM:
+            self._entries.append(Entry.of(Place(name, Draws(source), 0), "constant"))
+        roots, unnamed, reach = [Place("self", (function,), 0)], list[Place](), Reach()
         if named is not None:
-            unnamed, roots = roots, [Place(f"state[{i}]", named, i) for i in range(len(named))]
-        for name, value in arguments.objects:
-            roots += variables(value, name)
-        for root in roots:
-            self._enter(root)
+            unnamed, trees = roots, [part if is_users(part) else tree_of(part) for part in named]
+            roots = [Place(f"state[{i}]", trees, i) for i in range(len(trees))]
+        roots += [Place(name, (value,), 0) for name, value in arguments.objects]
+        self._add(reach.walk(roots), itertools.repeat("state"))
+        # Identities of the state's containers and generators.
+        self.entered = {*reach.closed, id(generator)}
         tree: Any = {**dict(enumerate(arguments.args)), **arguments.kwargs}
-        contents = _contents(Place("argument", (tree,), 0), tree, closed={*self.entered})
-        self._add(contents[1:], itertools.repeat("argument"))
-        closed, state = {*self.entered}, {id(entry.value) for entry in self.arrays}
-        state |= {id(entry.place.owner) for entry in self._entries if entry.role == "state"}
-        for root in unnamed:
-            self._enter_unnamed(root, closed, state)
-        self._enter_draws("gdt.random", generator)
-        for name in ("random", "numpy.random"):
-            self._entries.append(Entry.of(Place(name, HostRandom(), name), "constant"))
+        given = [*reach.walk([Place("argument", (tree,), 0)])]
+        self._add(given[2:], itertools.repeat("argument"))
+        reach.closed = {*self.entered}
+        self._add_unnamed([*reach.walk(unnamed)])
+        self._add([(Place("gdt.random", (generator,), 0), generator, None)], ["constant"])
 
-    def _enter(self, root: Place) -> None:
-        """Take in what a variable holds, or what is named in a tuple."""
-        value, is_named = read(root), isinstance(root.owner, tuple)
-        tree = tree_of(value) if is_named else value
-        contents = _contents(root, tree, on_cycle=self._refuse_cycle, closed=self.entered)
-        is_state = is_named or any(isinstance(item, STATE) for _, item, _ in contents)
-        self._add(contents, itertools.repeat("state" if is_state else "constant"))
-
-    def _enter_unnamed(self, root: Place, closed: set[int], state: set[int]) -> None:
-        """Take in what a variable holds that `state=` does not name. A place in it that leads to
-        the state must go on to do so: the step reads it there, and a replay where it is named.
-
-        closed: identities of containers to leave out. state: identities of the state's arrays and
-        owners, and of the owners around these, which are added.
-        """
-        contents, roles = _contents(root, tree_of(read(root)), closed=closed), list[Role]()
-        for place, item, _ in reversed(contents):
-            leads = not state.isdisjoint((id(item), id(owner_of(tree_of(item)))))
+    def _add_unnamed(self, reached: list[Reached]) -> None:
+        """Take in what is reached that `state=` does not name. A place that leads to the state must
+        go on to do so: the step reads it there, and a replay where it is named."""
+        state, roles = {*self.entered, *[id(entry.value) for entry in self.arrays]}, list[Role]()
+        for place, value, whole in reversed(reached):
+            leads = id(whole if isinstance(place.owner, Keys) else value) in state
             if leads:
-                state.add(id(place.owner))
+                state.add(id(whole))
             roles.insert(0, "state" if leads else "constant")
-        self._add(contents, roles)
+        self._add(reached, roles)
 
-    def _add(self, contents: list[tuple[Place, Any, Any]], roles: Iterable[Role]) -> None:
-        for (place, item, tree), role in zip(contents, roles, strict=False):
-            self._entries.append(Entry(place, item, "counter" if place.is_counter else role))
-            self._enter_keys(place.name, owner_of(tree), role)
-            if isinstance(item, Generator):
-                self._enter_draws(place.name, item)
-
-    def _enter_keys(self, name: str, container: Any, role: Role) -> None:
-        if container is not None and not isinstance(container, tuple):
-            fact, read = ("keys", tuple) if isinstance(container, Mapping) else ("length", len)
-            place = Place(f"the {fact} of {name}", Keys(container), read)
-            self._entries.append(Entry.of(place, role))
-
-    def _enter_draws(self, name: str, source: Generator) -> None:
-        self.entered.add(id(source))
-        self._entries.append(Entry.of(Place(name, vars(source), "_state"), "counter"))
-
-    def _refuse_cycle(self, name: str) -> None:
-        raise error(
-            FunctionError,
-            self._name,
-            f"{name}, in the state of the step at {self._line}, holds itself",
-            remedy="Keep arrays in trees without cycles, or name those that it needs: state=[...].",
-        )
+    def _add(self, reached: Iterable[Reached], roles: Iterable[Role]) -> None:
+        for (place, value, _), role in zip(reached, roles, strict=False):
+            self._entries.append(Entry(place, value, "counter" if place.is_counter else role))
+            if isinstance(value, Generator):
+                draws = Place(place.name, vars(value), "_state")
+                self._entries.append(Entry.of(draws, "counter"))
+            elif isinstance(value, HOST_GENERATORS) and not isinstance(value, random.SystemRandom):
+                self._entries.append(Entry.of(Place(place.name, Draws(value), 0), "constant"))
 
     @property
     def arrays(self) -> list[Entry]:
@@ -283,7 +257,7 @@ class State(Observer):
             may_be_another = role != "constant" and is_array and isinstance(now, DistributedArray)
             if not (role == "counter" or may_be_another or _is_same(now, was)):
                 change = f"changes {place.name}, {_shown(was)}, to {_shown(now)}"
-                if isinstance(place.owner, HostRandom):
+                if isinstance(place.owner, Draws):
                     change = f"draws from {place.name}, and not from gdt.random"
                 raise error(
                     FunctionError,
@@ -307,7 +281,13 @@ class State(Observer):
         def name(thing: Any) -> str:
             return names.setdefault(id(thing), (f"guard{len(names)}", thing))[0]
 
-        checks = [f"{_expression(place, name)} {name(value)}" for place, value, *_ in self._entries]
+        namespace["is_missing"] = _is_missing
+        checks = [
+            _absence(place, name)
+            if value is MISSING
+            else f"{_expression(place, name)} {name(value)}"
+            for place, value, *_ in self._entries
+        ]
         namespace |= names.values()
         # Numbers may be equal without being one object.
         return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
@@ -341,13 +321,6 @@ def _line_of(function: Callable[..., Any]) -> str:
     return f"line {code.co_firstlineno} of {code.co_filename}" if code else name_of(function)
 
 
-def _contents(root: Place, tree: Any, **options: Any) -> list[tuple[Place, Any, Any]]:
-    """A place and all places in the tree there: of each the place, the value, and the tree that it
-    is. options: those of `places`."""
-    inside = [(place, place.value, place.value) for place in places(tree, root.name, **options)]
-    return [(root, read(root), tree), *inside]
-
-
 def _expression(place: Place, name: Callable[[Any], str]) -> str:
     """The source that reads a place and compares it with what follows; `name(value)` returns the
     name of a value in that source."""
@@ -356,7 +329,25 @@ def _expression(place: Place, name: Callable[[Any], str]) -> str:
         return f"{key.__name__}({name(owner.container)}) =="
     if isinstance(owner, Cell):
         return f"{name(owner.cell)}.cell_contents is"
+    if isinstance(owner, Attributes):
+        is_type = isinstance(owner.holder, type)
+        return (
+            f"{name(vars(owner.holder))}[{key!r}] is"
+            if is_type
+            else f"{name(owner.holder)}.{key} is"
+        )
     return f"{name(owner)}[{repr(key) if type(key) in (str, int) else name(key)}] is"
+
+
+def _absence(place: Place, name: Callable[[Any], str]) -> str:
+    """The source that says whether there is nothing at a place."""
+    if type(place.owner) is dict:
+        return f"{place.key!r} not in {name(place.owner)}"
+    return f"is_missing({name(place)})"
+
+
+def _is_missing(place: Place) -> bool:
+    return read(place) is MISSING
 
 
 def _is_same(now: Any, value: Any) -> bool:
@@ -365,7 +356,7 @@ def _is_same(now: Any, value: Any) -> bool:
         return True
     if type(now) is tuple is type(value):
         return len(now) == len(value) and all(map(_is_same, now, value))
-    if isinstance(value, types.MethodType):  # which is made anew whenever it is looked up
+    if isinstance(value, types.MethodType | frozenset):  # made anew whenever they are looked up
         return bool(now == value)
     return isinstance(value, PRIMITIVES) and value_key(now) == value_key(value)
 
@@ -377,9 +368,21 @@ def _has_same_bits(a: Any, b: Any) -> bool:
         return _is_same(a, b)
     host = backend_of(a.mesh).to_host
     return a.type is b.type and all(
-        host(x.data).tobytes() == host(y.data).tobytes()
-        for x, y in zip(a.shards, b.shards, strict=True)
+        _are_same_bits(host(x), host(y)) for x, y in zip(_parts(a), _parts(b), strict=True)
     )
+
+
+def _parts(x: DistributedArray) -> list[Any]:
+    """The shards' elements; of replicas that are stored once, once."""
+    parts = [shard.data for shard in x.shards]
+    return [*{p.ctypes.data if isinstance(p, np.ndarray) else id(p): p for p in parts}.values()]
+
+
+def _are_same_bits(x: Any, y: Any) -> bool:
+    if x.itemsize > 8:
+        return bool(x.tobytes() == y.tobytes())
+    bits = f"u{x.itemsize}"  # compares without a copy
+    return np.array_equal(x.view(bits), y.view(bits))
 
 
 def _shown(value: Any) -> str:
