@@ -31,7 +31,7 @@ from gdt.state.variables import (
     Keys,
     Reach,
     Reached,
-    is_users,
+    is_own,
     read,
     tree_of,
 )
@@ -153,7 +153,10 @@ class State(Observer):
             self._entries.append(Entry.of(Place(name, Draws(source), 0), "constant"))
         roots, unnamed, reach = [Place("self", (function,), 0)], list[Place](), Reach()
         if named is not None:
-            unnamed, trees = roots, [part if is_users(part) else tree_of(part) for part in named]
+            unnamed, trees = (
+                roots,
+                [part if is_own(type(part)) else tree_of(part) or part for part in named],
+            )
             roots = [Place(f"state[{i}]", trees, i) for i in range(len(trees))]
         roots += [Place(name, (value,), 0) for name, value in arguments.objects]
         self._add(reach.walk(roots), itertools.repeat("state"))
@@ -326,7 +329,7 @@ def _expression(place: Place, name: Callable[[Any], str]) -> str:
     name of a value in that source."""
     owner, key = place.owner, place.key
     if isinstance(owner, Keys):
-        return f"{key.__name__}({name(owner.container)}) =="
+        return f"{name(key)}({name(owner.container)}) =="
     if isinstance(owner, Cell):
         return f"{name(owner.cell)}.cell_contents is"
     if isinstance(owner, Attributes):

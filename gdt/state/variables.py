@@ -6,6 +6,7 @@ import dis
 import functools
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -16,11 +17,14 @@ from gdt.state import Place, Stateful, owner_of
 MISSING = object()
 MISSING_KEY = (KeyError, IndexError, AttributeError, ValueError)  # ValueError: an empty cell
 MOST_ITEMS = 1000  # of a container of whose items numbers and texts are looked at
-PLAIN = (int, float, complex, str, bytes, type(None), DistributedArray)
-NO_VALUES = (types.GetSetDescriptorType, types.MemberDescriptorType)  # of a class
-DESCRIPTORS = (property, staticmethod, classmethod, functools.cached_property)
+NUMBERS = {int, float, complex, bool, str, bytes, type(None)}  # and texts
+BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
+DESCRIPTORS = (
+    property, staticmethod, classmethod, functools.cached_property, functools.partialmethod,
+)  # fmt: skip
 FUNCTIONS_IN = ("fget", "fset", "fdel", "func", "__func__")  # of these
 HOLDERS = ("types", "argparse")  # modules of Python with a class of objects that hold anything
+GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME")
 
 
 class Cell:
@@ -57,11 +61,12 @@ class Attributes:
 
 
 class Keys:
-    """The owner of a container's keys, under the key `tuple`, of its elements, under `frozenset`,
-    or of its length, under `len`."""
+    """The owner of a mapping's keys, under the key `tuple`, of a set's elements, under `elements`,
+    or of a length, under `len`."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
+        self._elements = tuple(container) if isinstance(container, set) else ()
 
     def __getitem__(self, read: Any) -> Any:
         return read(self.container)
@@ -75,12 +80,17 @@ class Keys:
             container.extend(values)
         elif isinstance(container, set):
             container.clear()
-            container.update(keys)
+            container.update(self._elements)
         elif read is tuple and hasattr(container, "clear"):
             items = dict(container)
             container.clear()
             for k in keys:
                 container[k] = items.get(k, MISSING)
+
+
+def elements(values: set[Any]) -> frozenset[Any]:
+    """The elements of a set; -0.0 is not 0.0, and 1 is not 1.0."""
+    return frozenset([(type(v), repr(v)) if type(v) in NUMBERS else id(v) for v in values])
 
 
 def read(place: Place) -> Any:
@@ -101,10 +111,16 @@ def tree_of(value: Any) -> Any:
     return None if is_known and module not in HOLDERS else getattr(value, "__dict__", None)
 
 
-def is_users(value: Any) -> bool:
-    """Whether a value has places by itself: it is a container or generator of gdt's or Python's, or
-    an object of a class of the user's own."""
-    return owner_of(value) is not None or tree_of(value) is None or _is_own(type(value).__module__)
+def is_own(value: Any) -> bool:
+    """Whether a function, a class or a module is the user's: not gdt's, Python's or installed."""
+    return _is_own_module(_module_of(value))
+
+
+def _module_of(value: Any) -> str:
+    if isinstance(value, types.FunctionType):
+        return value.__globals__.get("__name__") or ""
+    module = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    return module if isinstance(module, str) else "builtins"  # of classes made by Cython
 
 
 Reached = tuple[Place, Any, Any]  # a place, its value, and the value that it is part of
@@ -129,130 +145,120 @@ class Reach:
             place, whole = waiting.pop()
             value = read(place)
             yield place, value, whole
-            is_entered = isinstance(value, PLAIN) or isinstance(place.owner, Keys)
-            if not is_entered and id(value) not in self.closed:
+            is_leaf = type(value) in NUMBERS or type(value) is DistributedArray
+            if not (is_leaf or isinstance(place.owner, Keys) or id(value) in self.closed):
                 self.closed.add(id(value))
                 waiting += [(inner, value) for inner in [*self._inside(place.name, value)][::-1]]
 
     def _named(self) -> list[tuple[Place, Any]]:
         """Take the methods and the variables of modules that have been named meanwhile."""
-        waiting: list[tuple[Place, Any]] = []
         others, self._by_name = self._by_name, []
+        named: list[tuple[Place, Any]] = []
         for item in others:
-            key = item[0].key
-            is_named = key in self._names or key.startswith("__")
-            (waiting if is_named else self._by_name).append(item)
-        return waiting
+            (named if item[0].key in self._names else self._by_name).append(item)
+        return named
 
     def _inside(self, name: str, value: Any) -> Iterator[Place]:
         """The places that are part of a value."""
         if isinstance(value, types.FunctionType):
             yield from self._of_function(name, value)
         elif isinstance(value, type):
-            if _is_own(value.__module__):
-                yield from self._of_class(value)
+            yield from self._of_class(value) if is_own(value) else ()
         elif isinstance(value, types.ModuleType):
-            if _is_own(value.__name__):
-                variables = [Place(f"{value.__name__}.{n}", vars(value), n) for n in vars(value)]
-                self._by_name += [(p, value) for p in variables if not p.key.startswith("__")]
-        elif isinstance(value, types.MethodType):
-            yield Place(name, (value.__func__,), 0)
-            yield Place("self", (value.__self__,), 0)
-        elif isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
-            yield Place(name, (value.__self__,), 0)
-        elif isinstance(value, functools.partial):
-            yield Place(name, (value.func,), 0)
-            yield from [Place(f"argument {i}", value.args, i) for i in range(len(value.args))]
-            yield from [Place(f"argument {n}", value.keywords, n) for n in value.keywords]
+            variables = vars(value) if is_own(value) else {}
+            places = [Place(f"{value.__name__}.{n}", variables, n) for n in variables]
+            self._by_name += [(place, value) for place in places]
         elif isinstance(value, Stateful):
             yield from _of_mapping(name, vars(value), value)
-            yield from _class_of(value)
-        else:
+            yield Place(type(value).__name__, Attributes(value), "__class__")
+        elif is_own(type(value)):
             yield from _of_container(name, value)
             yield from _of_object(name, value)
+        else:
+            yield from _of_container(name, value)
+            yield from [Place(n, (part,), 0) for n, part in _parts(name, value)]
 
     def _of_function(self, name: str, function: types.FunctionType) -> Iterator[Place]:
-        module = function.__globals__.get("__name__") or ""
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        if _package(module) in ("gdt", "numpy"):  # it holds what the user has given it
-            given = [(variable, (read(Place("", Cell(cell), "")),)) for variable, cell in cells]
-            yield from [Place(n, x, 0) for n, x in given if not isinstance(x[0], dict | list)]
-        else:
-            yield from [Place(variable, Cell(cell), variable) for variable, cell in cells]
-            if function.__defaults__:
-                yield Place("default", Attributes(function), "__defaults__")
-            if function.__kwdefaults__:
-                yield Place("default", Attributes(function), "__kwdefaults__")
-            yield from [Place(f"{name}.{n}", vars(function), n) for n in vars(function)]
-        if _is_own(module):
-            variables, names = _names(function.__code__)
-            self._names |= names
-            yield from [Place(n, function.__globals__, n) for n in sorted(variables)]
-        elif "__wrapped__" in vars(function):
-            yield Place(name, vars(function), "__wrapped__")
+        variables = [Place(variable, Cell(cell), variable) for variable, cell in cells]
+        if _package(_module_of(function)) == "gdt":  # it holds what the user has given it
+            given = [(place.name, read(place)) for place in variables]
+            yield from [Place(n, (v,), 0) for n, v in given if not isinstance(v, dict | list)]
+            return
+        yield from variables
+        attributes, own = Attributes(function), is_own(function)
+        fields = ["__defaults__", "__kwdefaults__", *["__code__"] * own]
+        yield from [Place("default", attributes, n) for n in fields if attributes[n]]
+        yield from [Place(f"{name}.{n}", vars(function), n) for n in vars(function)]
+        if own:
+            code = _names(function.__code__)
+            self._names |= code["names"]
+            yield from [Place(n, function.__globals__, n) for n in sorted(code["globals"])]
+            yield from [Place(n, sys.modules, n) for n in sorted(code["modules"])]
 
     def _of_class(self, cls: type) -> Iterator[Place]:
         attributes = Attributes(cls)
         yield Place(f"the length of {cls.__name__}", Keys(vars(cls)), len)
+        # What a library's class is a base of, the library may call too.
+        is_called = not all(is_own(base) or base is object for base in cls.__mro__)
         for name, value in vars(cls).items():
             place = Place(f"{cls.__name__}.{name}", attributes, name)
-            if isinstance(value, NO_VALUES):
-                continue
-            if hasattr(type(value), "__get__"):
-                self._by_name.append((place, cls))
-            elif not name.startswith("__"):
+            if not hasattr(type(value), "__get__"):
+                yield from [] if name.startswith("__") else [place]
+            elif is_called or name.startswith("__"):
                 yield place
-        yield from [Place(base.__name__, (base,), 0) for base in cls.__bases__]
+            else:
+                self._by_name.append((place, cls))
+        yield from [Place(c.__name__, (c,), 0) for c in (*cls.__bases__, type(cls))]
 
 
 def _of_mapping(name: str, mapping: Any, stateful: Stateful | None = None) -> Iterator[Place]:
-    is_large = len(mapping) > MOST_ITEMS
-    read: Any = len if is_large else tuple
+    read: Any = tuple if len(mapping) <= MOST_ITEMS else len
     yield Place(f"the keys of {name}", Keys(mapping), read)
-    prefix = f"{name}." if name else ""
     for key, value in mapping.items():
-        if not (is_large and _is_number(value)):
-            yield Place(f"{prefix}{key}", mapping, key, stateful)
+        if read is tuple or type(value) not in NUMBERS:
+            yield Place(f"{name}.{key}" if name else str(key), mapping, key, stateful)
 
 
 def _of_container(name: str, value: Any) -> Iterator[Place]:
     if isinstance(value, Mapping):
         yield from _of_mapping(name, value)
     elif isinstance(value, set):
-        yield Place(f"the elements of {name}", Keys(value), frozenset)
-        value = tuple(value)
-    elif isinstance(value, list | deque):
-        yield Place(f"the length of {name}", Keys(value), len)
-    if isinstance(value, list | tuple | deque):
-        is_large = len(value) > MOST_ITEMS
+        yield Place(f"the elements of {name}", Keys(value), elements)
+        yield from [Place(name, (element,), 0) for element in value]
+    elif isinstance(value, list | tuple | deque):
+        if not isinstance(value, tuple):
+            yield Place(f"the length of {name}", Keys(value), len)
         for i, item in enumerate(value):
-            if not (is_large and _is_number(item)):
+            if len(value) <= MOST_ITEMS or type(item) not in NUMBERS:
                 yield Place(f"{name}.{i}", value, i)
 
 
 def _of_object(name: str, value: Any) -> Iterator[Place]:
-    """The attributes of an object of the user's, and what is wrapped in others."""
-    if _is_own(type(value).__module__):
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            yield from _of_mapping(name, attributes)
-        for cls in type(value).__mro__:
-            slots = [n for n, slot in vars(cls).items() if isinstance(slot, NO_VALUES[1])]
-            yield from [Place(f"{name}.{n}", Attributes(value), n) for n in slots]
-        yield from _class_of(value)
-        return
-    is_descriptor = isinstance(value, DESCRIPTORS)
-    functions = [getattr(value, n, None) for n in FUNCTIONS_IN] if is_descriptor else []
-    functions.append(getattr(value, "__dict__", {}).get("__wrapped__"))
-    yield from [Place(name, (function,), 0) for function in functions if function is not None]
+    """The attributes of an object of the user's."""
+    attributes = Attributes(value)
+    yield Place(type(value).__name__, attributes, "__class__")
+    if type(getattr(value, "__dict__", None)) is dict:
+        yield Place(name, attributes, "__dict__")
+    for cls in type(value).__mro__:
+        slots = [n for n, s in vars(cls).items() if isinstance(s, types.MemberDescriptorType)]
+        yield from [Place(f"{name}.{n}", attributes, n) for n in slots if is_own(cls)]
 
 
-def _class_of(value: Any) -> Iterator[Place]:
-    yield Place(type(value).__name__, (type(value),), 0)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, PLAIN) and not isinstance(value, DistributedArray)
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The names and values of what is fixed in an object of Python's."""
+    if isinstance(value, types.MethodType):
+        yield from ((name, value.__func__), ("self", value.__self__))
+    elif isinstance(value, BUILTIN_METHODS):
+        yield name, value.__self__
+    elif isinstance(value, functools.partial):
+        yield from ((name, value.func), ("argument", value.args), ("argument", value.keywords))
+    elif isinstance(value, weakref.ref):
+        yield name, value()
+    elif isinstance(value, DESCRIPTORS):
+        yield from [(name, getattr(value, n)) for n in FUNCTIONS_IN if hasattr(value, n)]
+    elif "__wrapped__" in getattr(value, "__dict__", ()):
+        yield name, value.__wrapped__
 
 
 def _package(module: str) -> str:
@@ -260,25 +266,25 @@ def _package(module: str) -> str:
 
 
 @functools.cache
-def _is_own(module: str) -> bool:
-    """Whether what a module defines is the user's own: not gdt's, Python's or installed."""
-    if module in HOLDERS:
-        return True
+def _is_own_module(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     is_installed = "site-packages" in file or "dist-packages" in file
     known = ("gdt", "numpy", "builtins", *sys.stdlib_module_names)
-    return not is_installed and (module == "__main__" or _package(module) not in known)
+    is_known = module != "__main__" and _package(module) in known
+    return module in HOLDERS or not (is_installed or is_known)
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of global variables in a function and those in it; and all names, of attributes
-    too, and texts, which may be such names."""
-    steps = dis.get_instructions(code)
-    variables = {step.argval for step in steps if step.opname.endswith(("_GLOBAL", "_NAME"))}
-    names = {*code.co_names, *[text for text in code.co_consts if type(text) is str]}
+def _names(code: types.CodeType) -> dict[str, set[str]]:
+    """The names of global variables and of modules that a function and those in it import; and all
+    `names`, also those of attributes, and texts, which may name some."""
+    steps = [*dis.get_instructions(code)]
+    found = {
+        "globals": {step.argval for step in steps if step.opname in GLOBALS},
+        "modules": {step.argval for step in steps if step.opname == "IMPORT_NAME"},
+        "names": {*code.co_names, *[text for text in code.co_consts if type(text) is str]},
+    }
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            more = _names(inner)
-            variables, names = variables | more[0], names | more[1]
-    return frozenset(variables), frozenset(names)
+            found = {kind: found[kind] | more for kind, more in _names(inner).items()}
+    return found
