@@ -13,28 +13,29 @@ the second time they are recorded too, and from then on the program runs. While 
 active they run op by op. And whole steps (`gdt.function`), as follows.
 
 **Recorded steps.** A step's arrays come from its arguments and its state: the trees that `state=`
-names, or those in its variables (`gdt.state.variables`). They are read from their places
+names, or all that the step refers to (`gdt.state.variables`). They are read from their places
 (`gdt.state.Place`: `owner[key]`) anew in every call, and what the step puts in a place is put there
 by a replay. All else in arguments (`signature`) and state (`step_state`) is part of the signature.
 The first call with a signature runs as written, which makes plans and an optimizer's state; the
 second is recorded. A `Recording` is one compiled function (`replay`): guards, each the comparison
 of a value of the state with what it was, as `attributes["rate"] is rate`; the program; and a line
 for each place that it writes. Where a guard fails, other recordings are tried, and then the call is
-recorded anew. All other Python values are constants of a recording, as with `jax.jit`.
+recorded anew.
 
 **What is refused.** A recorded step must not do what a replay cannot repeat. `observe.met_host`
 tells the recorder of values read on the host, data taken from there, and counters and batches that
 Python asks for; the error names the user's line. A write to the elements of an array of the
-arguments or the state is refused in the first call already. When the step has run, its variables
-and the containers in them are compared with what they held: arrays may have taken the places of
-arrays, and all other changes are refused, as is an array that no place holds. After an error in a
-call that runs as written or is recorded, the state is put back (`State.attempt`), counters and
-random numbers too.
+arguments or the state is refused in the first call already. When the step has run, what it refers
+to is compared with what it was, the states of NumPy's and Python's generators too: arrays may have
+taken the places of arrays, and all other changes are refused, as is an array that no place holds.
+After an error in a call that runs as written or is recorded, the state is put back
+(`State.attempt`), counters and random numbers too.
 
-**Verification** proves what guards promise: every call of number `verify` runs as written, the
-state is put back, and a replay must leave the same bits everywhere. The replay works on the real
-arrays, so that overwritten parameters and CUDA graphs are verified as they are. A call that has no
-recording yet runs twice as well: in several processes, all send the same.
+**Verification** proves what guards promise: in the first replay of a recording, and in every call
+of number `verify`, the step runs as written, the state is put back, and a replay must leave the
+same bits everywhere. The replay works on the real arrays, so that overwritten parameters and CUDA
+graphs are verified as they are. Several processes must send the same: they verify the third call
+with arrays of the same types, whether or not it has a recording yet in each of them.
 
 **What the host computes anew** in every step (learning rates, counters, streams of random numbers)
 goes through `gdt.observe.from_host`, so that the program calls it again. Whether a donated operand

@@ -309,20 +309,21 @@ def function(
     1. The arrays of a step come from its arguments and its state. `state` names the state: a
        Module, an optimizer, a generator, a dict or list of arrays, an object with attributes, or
        several of them in a list or tuple; a list of arrays alone is one of several,
-       `state=[arrays]`. Without it the state is every array, Module, optimizer, generator and
-       tree of them in the variables of `f`: the variables of enclosing functions, defaults, the
-       object that `f` is or is bound to, and the global variables that its code names; and in the
-       variables of functions among these, but for global variables of other files. A replay reads
-       arrays anew in their places, and puts new arrays where the step does. Where a variable that
-       `state` does not name leads to one of its arrays or containers, and leads to another later,
-       the step is recorded anew.
-    2. All else in arguments and state (numbers, texts, structure, `model.training`,
-       hyperparameters) is part of the signature of a call. The first call with a signature runs as
-       written, the second is recorded, later ones are replayed. Schedules of learning rates, counts
-       of steps and random numbers go on as without recording.
-    3. All other values of Python are constants of the recording, as with `jax.jit`: numbers in
-       variables and in objects that are no state, attributes of classes and of other objects
-       within a Module, elements of sets and of NumPy arrays, clocks, files.
+       `state=[arrays]`. Without it the state is what `f` refers to: the variables of enclosing
+       functions, defaults, the object that `f` is or is bound to, the global variables that its
+       code names, and all that these lead to: the items of containers, the attributes of Modules,
+       of your own objects, classes and modules, and the variables of your own functions and
+       methods among them. A replay reads arrays anew in their places, and puts new arrays where
+       the step does.
+    2. All else in arguments and state (numbers, texts, None, structure, which function or object is
+       where) is part of the signature of a call: where it changes, the step is recorded anew. The
+       first call with a signature runs as written, the second is recorded, later ones are replayed.
+       Schedules of learning rates, counts of steps and random numbers go on as without recording.
+    3. A recording does not see, and takes for constant: the elements of NumPy arrays, clocks,
+       files, context variables, objects and modules of Python's library and of installed packages
+       (but for containers, namespaces, partials and weak references), names made as text (`eval`),
+       numbers and texts in containers of more than 1,000 items; and, where `state` is given, other
+       variables, unless they lead to the state, are None or hold nothing.
 
     Raises FunctionError, with the user's line, where a recorded step takes NumPy arrays or lists
     from the host, reads values there (`float`, `.numpy()`, `.item()`), draws from another generator
@@ -331,17 +332,22 @@ def function(
     place that is no state, writes to elements of an array that it has not made, or changes anything
     in its variables and state but arrays.
 
-    verify: 0, or every how many calls one first runs as written, and then again as a replay;
-        FunctionError names the first result or part of the state in which they differ by a bit.
-        Parameters, counters and random numbers are then those of the step as written.
+    verify: None verifies the first replay of each recording: the call runs as written, and then
+        again as a replay; FunctionError names the first result or part of the state in which they
+        differ by a bit. So what changes from call to call and is not seen is found in the third
+        call. A number verifies every call of that number too, and 0 verifies none. Parameters,
+        counters and random numbers are then those of the step as written, taken once. It costs a
+        step and another copy of the results and the state, freed at once; without the memory for it
+        UnverifiedWarning is given. Several processes, in which that is an error, verify the third
+        call with arrays of the same types.
 
     Where a call that runs as written or is recorded raises anything, parameters, counters and
     random numbers are what they were before the call; where a replay finds wrong indices or
     labels, parameters and counters are. Inside a tape, `gdt.explain` or another recording, `f`
     itself is called. Printing and whatever else is not computation on arrays happens only when `f`
-    runs. Results are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
-    Recordings keep modules and optimizers of their state alive; those that have not been used for
-    long are forgotten (`gdt.caches`).
+    runs: in the first three calls. Results are bitwise those of `f`, in lists, tuples and dicts
+    that are new in every call. Recordings keep what the step refers to alive; those that have not
+    been used for long are forgotten (`gdt.caches`).
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs of one process, what it computes between two
