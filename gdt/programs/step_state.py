@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import itertools
 import pickle
 import random
@@ -44,7 +45,7 @@ CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be 
 
 # What a step may put at a place, and what a recording relies on there. state: arrays in the place
 # of arrays; all else is guarded. argument: the same, but it is part of the signature. counter:
-# anything, as gdt counts there. constant: nothing.
+# anything, as gdt counts there. constant: nothing; where nothing is, that is guarded.
 Role = Literal["state", "argument", "counter", "constant"]
 
 
@@ -135,8 +136,7 @@ class State(Observer):
     arguments: those of the call. The state has an `Entry` for every value in variables, containers
     and attributes, and for the keys of containers.
 
-    A variable is state if its value holds an array, a Stateful object or a generator. Other
-    variables are constants, which are compared to find out what the step itself changes in them.
+    What `named` leaves out is compared, to find out what the step itself changes in it.
     """
 
     wants_moves = False
@@ -153,10 +153,8 @@ class State(Observer):
             self._entries.append(Entry.of(Place(name, Draws(source), 0), "constant"))
         roots, unnamed, reach = [Place("self", (function,), 0)], list[Place](), Reach()
         if named is not None:
-            unnamed, trees = (
-                roots,
-                [part if is_own(type(part)) else tree_of(part) or part for part in named],
-            )
+            trees = [part if is_own(type(part)) else tree_of(part) or part for part in named]
+            unnamed = roots
             roots = [Place(f"state[{i}]", trees, i) for i in range(len(trees))]
         roots += [Place(name, (value,), 0) for name, value in arguments.objects]
         self._add(reach.walk(roots), itertools.repeat("state"))
@@ -177,8 +175,8 @@ class State(Observer):
             leads = id(whole if isinstance(place.owner, Keys) else value) in state
             if leads:
                 state.add(id(whole))
-            roles.insert(0, "state" if leads else "constant")
-        self._add(reached, roles)
+            roles.append("state" if leads else "constant")
+        self._add(reached, reversed(roles))
 
     def _add(self, reached: Iterable[Reached], roles: Iterable[Role]) -> None:
         for (place, value, _), role in zip(reached, roles, strict=False):
@@ -231,7 +229,7 @@ class State(Observer):
     def refusing_iterators(self) -> Iterator[None]:
         """Refuse, in this context, to take the next value of an iterator in a variable: a replay
         would not take it. Where something raises, iterators are put back by `attempt`."""
-        iterators = [entry for entry in self._entries if isinstance(entry.value, Iterator)]
+        iterators = [entry for entry in self._entries if _is_iterator(entry.value)]
         refused = [(entry, RefusedIterator(self._name, entry)) for entry in iterators]
         for (place, *_), stand_in in refused:
             try:
@@ -347,6 +345,11 @@ def _absence(place: Place, name: Callable[[Any], str]) -> str:
     if type(place.owner) is dict:
         return f"{place.key!r} not in {name(place.owner)}"
     return f"is_missing({name(place)})"
+
+
+def _is_iterator(value: Any) -> bool:
+    """Whether a value is an iterator whose position is not in attributes, which are compared."""
+    return isinstance(value, Iterator) and not (is_own(type(value)) or isinstance(value, io.IOBase))
 
 
 def _is_missing(place: Place) -> bool:

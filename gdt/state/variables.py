@@ -1,4 +1,4 @@
-"""What a function refers to, as places: its variables, and all that they lead to."""
+"""The places that a function refers to: its variables, and all that they lead to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gdt.state import Place, Stateful, owner_of
 
 MISSING = object()
 MISSING_KEY = (KeyError, IndexError, AttributeError, ValueError)  # ValueError: an empty cell
-MOST_ITEMS = 1000  # of a container of whose items numbers and texts are looked at
+MOST_ITEMS = 1000  # of a container in which not only arrays and Modules are looked at
+STATE = (DistributedArray, Stateful)
 NUMBERS = {int, float, complex, bool, str, bytes, type(None)}  # and texts
 BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 DESCRIPTORS = (
@@ -127,7 +128,7 @@ Reached = tuple[Place, Any, Any]  # a place, its value, and the value that it is
 
 
 class Reach:
-    """What can be reached from places, each value once.
+    """The places and values that can be reached from some places, each value once.
 
     closed: identities of the values that have been entered, or are not to be. Of the methods of
     classes and the variables of modules, those are reached whose names some function reached uses.
@@ -216,7 +217,7 @@ def _of_mapping(name: str, mapping: Any, stateful: Stateful | None = None) -> It
     read: Any = tuple if len(mapping) <= MOST_ITEMS else len
     yield Place(f"the keys of {name}", Keys(mapping), read)
     for key, value in mapping.items():
-        if read is tuple or type(value) not in NUMBERS:
+        if read is tuple or isinstance(value, STATE):
             yield Place(f"{name}.{key}" if name else str(key), mapping, key, stateful)
 
 
@@ -230,7 +231,7 @@ def _of_container(name: str, value: Any) -> Iterator[Place]:
         if not isinstance(value, tuple):
             yield Place(f"the length of {name}", Keys(value), len)
         for i, item in enumerate(value):
-            if len(value) <= MOST_ITEMS or type(item) not in NUMBERS:
+            if len(value) <= MOST_ITEMS or isinstance(item, STATE):
                 yield Place(f"{name}.{i}", value, i)
 
 
