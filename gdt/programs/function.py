@@ -186,6 +186,8 @@ class Function:
         stale = stale or difference(self._state(arguments).values, after.values)
         if stale and is_recorded:
             after.put_back()
+            if HISTORIES:  # as in one process, in which the next replay is verified again
+                self._verify = 1
             name, replayed, value = stale
             raise error(
                 FunctionError,

@@ -33,7 +33,7 @@ from gdt.backend import backend_of
 from gdt.comm import nccl
 from gdt.comm.notes import connected
 from gdt.comm.transport import Transfer, transport_of
-from gdt.errors import CheckpointError, DistributedError
+from gdt.errors import CheckpointError, DistributedError, FunctionError
 from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.ops.products import panels
 from gdt.sharding.array_type import ArrayType
@@ -433,6 +433,7 @@ def values() -> dict[str, Any]:
         "told": gdt.distributed.broadcast(gdt.distributed.process_index() or "process 0"),
         "recorded": steps,
         "apart": apart(mesh),
+        "verified": verified(mesh),
         "recordings": recordings,
         "text": [repr(x), repr(large), repr(gdt.sum(x, axis=0)), repr(gdt.ones(2)), repr(mesh)],
         "numbers": [x[3, 4].item(), float(gdt.sum(x)), int(gdt.argmax(x)), bool(gdt.any(x > 52))],
@@ -525,6 +526,42 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
         packed = gdt.pack([np.ones((2, 3)) for _ in mesh.local_devices()], x.layout)
         found += [float(gdt.sum(r)) for r in (*results, waiting, x - packed, results[-1] - x)]
     return found, len(step.programs)
+
+
+def verified(mesh: gdt.Mesh) -> list[Any]:
+    """Losses of a training with dropout and batch normalization, whose third call all processes
+    verify, although process 0 alone has recorded it anew; and calls of a step that reads a number
+    which no recording sees."""
+    gdt.random.seed(2)
+    with gdt.default_mesh(mesh):
+        layers = gdt.nn.Dense(3, 4), gdt.nn.BatchNorm(4), gdt.nn.Dropout(0.25), gdt.nn.Dense(4, 1)
+        model, optimizer = gdt.nn.Sequential(*layers), gdt.optim.Adam(0.1)
+    state, rates, ends = {"calls": 0}, np.array([1.0]), []
+
+    @gdt.function
+    def train(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        value, gradients = gdt.value_and_grad(lambda m: gdt.mean(m(x) ** 2))(model)
+        optimizer.update(model, gradients)
+        return value * float(state["calls"] > -1)
+
+    @gdt.function
+    def scaled(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        return gdt.sum(x * float(rates[0]))
+
+    x = gdt.asarray(
+        np.arange(24.0, dtype="float32").reshape(8, 3), layout=Layout(["a", None], mesh)
+    )
+    for call in range(6):
+        if gdt.distributed.process_index() == 0 and call < 4:
+            state["calls"] = call
+        ends.append(f"{float(train(x)):.4f}")
+    for call in range(5):
+        rates[0] = call // 2
+        try:
+            ends.append(float(scaled(x)))
+        except FunctionError as e:
+            ends.append("differ in what it returns" in str(e))
+    return ends
 
 
 def apart(mesh: gdt.Mesh) -> list[str]:

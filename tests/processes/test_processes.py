@@ -193,6 +193,7 @@ def test_every_process_sees_the_same_values(count: int, output: Path) -> None:
     for process in processes:
         for name in alone.keys() - {"shards", "recordings"}:
             assert process[name] == alone[name], name
+    assert alone["verified"][6:] == [0.0, 0.0, True, True, True]
     # Process 0 has recorded a step anew in every call, and the others once.
     assert [process["recordings"] for process in processes] == [5, *[1] * (count - 1)]
     # Each device's shard is in one process, in the order of the processes.
