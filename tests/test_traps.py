@@ -11,6 +11,7 @@ import functools
 import itertools
 import operator
 import random
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -356,6 +357,32 @@ def in_a_function_of_another_module(value: Any) -> tuple[Get, Put]:
     return lambda: helpers.held(), lambda new: setattr(helpers, "HELD", new)
 
 
+def in_a_module_that_the_step_imports(value: Any) -> tuple[Get, Put]:
+    helpers.HELD = value
+    sys.modules["trap_helpers"] = helpers
+
+    def get() -> Any:
+        import trap_helpers  # noqa: PLC0415
+
+        return trap_helpers.HELD
+
+    return get, lambda new: setattr(helpers, "HELD", new)
+
+
+def in_a_method_that_a_library_calls(value: Any) -> tuple[Get, Put]:
+    def put(new: Any) -> None:
+        global GLOBAL  # noqa: PLW0603
+        GLOBAL = new
+
+    class Kept(nn.Module):
+        def own_step(self) -> Any:
+            return GLOBAL
+
+    put(value)
+    model = Kept()
+    return lambda: getattr(model, "_".join(("own", "step")))(), put
+
+
 def in_a_function_in_a_list(value: Any) -> tuple[Get, Put]:
     kept = [value]
     functions = [lambda: kept[0]]
@@ -427,6 +454,30 @@ def test_replaced_code_is_seen() -> None:
         if n == 4:
             twice.__code__ = thrice.__code__
         assert step(gdt.ones(1)).tolist() == [2.0 if n < 4 else 3.0]
+
+
+def test_numbers_in_sets_are_told_apart() -> None:
+    signs = {0.0}
+    step = gdt.function(lambda x: gdt.copysign(x, min(signs)))
+    for n in range(6):
+        if n == 4:
+            signs.clear()
+            signs.add(-0.0)
+        assert step(gdt.ones(1)).tolist() == [1.0 if n < 4 else -1.0]
+
+
+def test_of_large_containers_arrays_and_modules_and_the_length_are_seen() -> None:
+    rows: list[Any] = [1.0] * 2000
+    rows[7], rows[8] = gdt.ones(1), Model(2.0)
+    step = gdt.function(lambda x: x * rows[7] * rows[8].held * len(rows))
+    for n in range(8):
+        if n == 4:
+            rows[7] = gdt.full(1, 3.0)
+        elif n == 5:
+            rows[8].held = 4.0
+        elif n == 6:
+            rows.append(1.0)
+        assert step(gdt.ones(1)).tolist() == [float(rows[7]) * rows[8].held * len(rows)]
 
 
 # ---------------------------------------------------------------- what counts
@@ -610,7 +661,7 @@ def test_the_first_replay_of_each_recording_runs_both_ways() -> None:
         return x * 2 if flag["on"] else x * 3
 
     counts = {}
-    for verify in (None, 0, 4):
+    for verify in (None, 0, 3, 4):
         calls[0], counts[verify] = 0, []
         recorded = gdt.function(step, verify=verify)
         for n in range(8):
@@ -620,6 +671,7 @@ def test_the_first_replay_of_each_recording_runs_both_ways() -> None:
     assert counts == {
         None: [1, 2, 3, 3, 3, 4, 5, 5],
         0: [1, 2, 2, 2, 2, 3, 3, 3],
+        3: [1, 2, 3, 3, 3, 5, 6, 6],
         4: [1, 2, 3, 4, 4, 5, 6, 7],
     }
 
@@ -635,7 +687,7 @@ def test_what_a_recording_does_not_see_is_found_by_the_first_replay() -> None:
     for n in range(2):
         rates[0] = n
         step(gdt.ones(2))
-    for n in range(2, 4):  # until it has been verified, every replay is the first
+    for n in range(2, 4):  # from the first that differs every call is verified
         rates[0] = n
         with pytest.raises(FunctionError, match=r"(?s)what it returns\n.*NumPy array: pass it as"):
             step(gdt.ones(2))

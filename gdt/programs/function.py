@@ -137,7 +137,7 @@ class Function:
         self._calls_by_types[shared] += 1
         return self._verify != 0 and self._calls_by_types[shared] == 3
 
-    def _run(self, arguments: Arguments) -> Any:
+    def _run(self, arguments: Arguments, *, is_verified: bool = False) -> Any:
         try:
             recordings, _ = self._recordings[arguments.key]
         except KeyError:
@@ -145,19 +145,13 @@ class Function:
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
             if result is UNVERIFIED:
-                return self._first_replay(recording, arguments)
+                if not is_verified:
+                    return self._run_verified(arguments)
+                recording.unverified.clear()
+                result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
                 return result
         return self._record(arguments, recordings)
-
-    def _first_replay(self, recording: Recording, arguments: Arguments) -> Any:
-        """Verify the first replay of a recording; each is the first until one has been verified."""
-        recording.unverified.clear()
-        try:
-            return self._run_verified(arguments)
-        except BaseException:
-            recording.unverified.append(True)
-            raise
 
     def _run_verified(self, arguments: Arguments) -> Any:
         """Run a call as written, put the state back, and run it as other calls are run; raise
@@ -171,23 +165,24 @@ class Function:
             after = self._state(arguments)
             before.put_back()
             del before  # a replay overwrites arrays to which nobody else refers
-            result = self._first_call(arguments) if OBSERVERS.get() else self._run(arguments)
+            is_observed = bool(OBSERVERS.get())
+            run = self._first_call if is_observed else partial(self._run, is_verified=True)
+            result = run(arguments)
         except Exception as e:
-            if HISTORIES or not (
-                isinstance(e, MemoryError) or isinstance(e.__cause__, MemoryError)
-            ):
+            lacks_memory = isinstance(e, MemoryError) or isinstance(e.__cause__, MemoryError)
+            if HISTORIES or not lacks_memory:
                 raise
-            warnings.warn(UNVERIFIED_FOR_MEMORY.format(self._name), UnverifiedWarning, stacklevel=2)
+            message = UNVERIFIED_FOR_MEMORY.format(self._name)
+            warnings.warn(message, UnverifiedWarning, stacklevel=frame_of_user()[1])
             if after is None:
-                return self._run(arguments)
+                return self._run(arguments, is_verified=True)
             after.put_back()
             return written
         stale = difference(_values(result), _values(written))
         stale = stale or difference(self._state(arguments).values, after.values)
         if stale and is_recorded:
             after.put_back()
-            if HISTORIES:  # as in one process, in which the next replay is verified again
-                self._verify = 1
+            self._verify = 1  # from now on nobody can rely on a replay
             name, replayed, value = stale
             raise error(
                 FunctionError,
