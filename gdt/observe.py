@@ -115,6 +115,14 @@ class Observer:
         `before` holds the value that it had. An observer in `KEEPERS` is told outside of its `with`
         statement too."""
 
+    def on_outdate(self, view: Any, before: Any) -> None:
+        """`view` is about to be outdated, since its base is written; `before` holds the value that
+        it had. An observer in `KEEPERS` is told outside of its `with` statement too."""
+
+    def on_renew(self, view: Any, value: Any) -> None:
+        """`view`, of which the base has been written, is about to take its value of now, that of
+        the array `value`. An observer in `KEEPERS` is told outside of its `with` statement too."""
+
     def on_synchronize(self, what: str) -> None:
         """The host is about to wait for devices in `what`: copying to the host, or synchronize."""
 

@@ -40,6 +40,7 @@ from sklearn.metrics.pairwise import (
     manhattan_distances,
     rbf_kernel,
 )
+from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 import gdt
@@ -63,6 +64,12 @@ def named(value: Any) -> Any:
     return xr.DataArray(value, dims=("t", "c"))
 
 
+def mixture(x: Any, init_params: str = "random") -> GaussianMixture:
+    """A mixture whose covariances are regularized through views of them, visibly."""
+    options = {"init_params": init_params, "random_state": 0, "reg_covar": 1e-2}
+    return GaussianMixture(2, **options).fit(x)
+
+
 # Two numbers of one factorization differ in sign alone.
 SKLEARN: dict[str, Call] = {
     "StandardScaler": lambda x, y: StandardScaler().fit_transform(x),
@@ -71,6 +78,8 @@ SKLEARN: dict[str, Call] = {
     "PCA by covariances": lambda x, y: PCA(2, svd_solver="covariance_eigh").fit(x).components_ ** 2,
     "Ridge": lambda x, y: Ridge(solver="svd").fit(x, x[:, 0] * 2 + x[:, 1]).predict(x),
     "LogisticRegression": lambda x, y: LogisticRegression().fit(x, y).predict_proba(x),
+    "GaussianMixture": lambda x, y: mixture(x).lower_bound_,
+    "GaussianMixture means": lambda x, y: mixture(x, init_params="random_from_data").means_,
     "accuracy": lambda x, y: accuracy_score(y, y),
     "r2": lambda x, y: r2_score(x[:, 0], x[:, 1]),
     "mean squared error": lambda x, y: mean_squared_error(x[:, 0], x[:, 1]),
@@ -94,6 +103,8 @@ OTHERS: dict[str, Call] = {
     "scipy fft": lambda x, y: scipy.fft.fft(x, axis=0),
     "scipy rfftn": lambda x, y: scipy.fft.rfftn(x),
     "scipy fftconvolve": lambda x, y: scipy.signal.fftconvolve(x[:, 0], x[:5, 1]),
+    "scipy oaconvolve": lambda x, y: scipy.signal.oaconvolve(x[:, 0], x[:5, 1]),
+    "scipy oaconvolve of columns": lambda x, y: scipy.signal.oaconvolve(x, x[:3], axes=0),
     "scipy hilbert": lambda x, y: scipy.signal.hilbert(x[:, 0]),
     "scipy trapezoid": lambda x, y: scipy.integrate.trapezoid(x, axis=0),
     "scipy whiten": lambda x, y: scipy.cluster.vq.whiten(x),

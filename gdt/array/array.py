@@ -20,8 +20,8 @@ from gdt.array.moving import move_to_layouts
 from gdt.array.numpy_protocols import call_function, call_ufunc
 from gdt.array.operators import ArrayMethods
 from gdt.array.python_protocols import PythonProtocols
-from gdt.array.registry import FUNCTIONS
-from gdt.array.writing import rebind
+from gdt.array.registry import FUNCTIONS, UNCHECKED
+from gdt.array.views import OutdatedBlocks, base_of, check_writable, rebind, renew, shares_base
 from gdt.backend import backend_of
 from gdt.comm.agreement import HISTORIES, Origin, origin_of
 from gdt.comm.notes import note_fetch
@@ -52,8 +52,8 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
     """A global array whose layout says how it is split over a mesh.
 
     Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy,
-    on the global array. Blocks are never written: `x[i] = value` gives the array `x` new ones, and
-    leaves all other arrays as they are, those that were made of `x` by slicing or reshape too.
+    on the global array. As in NumPy, `x[i] = value` and `x += y` write to the array, and slices,
+    transposes and reshapes are views: they show what is written to `x`, and write to it.
 
     >>> mesh = gdt.create_mesh([("batch", 4)])
     >>> x = gdt.asarray([[1.0, 2.0], [3.0, 4.0]], layout=gdt.Layout(["batch", None], mesh))
@@ -62,7 +62,9 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
                       [4., 5.]], float64[2, 2]  ['batch', -])
     """
 
-    __slots__ = ("__weakref__", "_origin", "_partial", "_passed", "_resolved", "blocks", "type")
+    __slots__ = (
+        "__weakref__", "_origin", "_partial", "_passed", "_resolved", "_shared", "blocks", "type",
+    )  # fmt: skip
     __array_priority__ = 1000
     _origin: Origin  # by which processes tell arrays apart
     _partial: weakref.ref[DistributedArray]  # the array of which this is the resolved value
@@ -71,14 +73,18 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         self.type = type
         self.blocks = blocks
         self._resolved: DistributedArray | None = None
+        self._shared: Any = None  # see `gdt.array.views`
         # Other attributes are set where they are needed: this runs for every array.
         if HISTORIES:
             HISTORIES[0].place(self)
 
     def _alias(self) -> DistributedArray:
-        """Another array object of the same value."""
+        """Another array object of the same value, no view."""
+        if type(self.blocks) is OutdatedBlocks:
+            renew(self)
         alias = object.__new__(DistributedArray)  # processes need not make the same aliases
         alias.type, alias.blocks, alias._resolved = self.type, self.blocks, None
+        alias._shared = None
         if HISTORIES:
             alias._origin = origin_of(self)
         return alias
@@ -148,6 +154,17 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
             self._passed = True
         elif hasattr(self, "_passed"):
             del self._passed
+
+    @property
+    def base(self) -> DistributedArray | None:
+        """The array whose elements this one shows, if it is a view; else None.
+
+        >>> x = gdt.zeros((2, 3))
+        >>> x[0].base is x, (x + 1).base
+        (True, None)
+        """
+        base: DistributedArray | None = base_of(self)
+        return base
 
     # ---- values
 
@@ -220,12 +237,16 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
 
     @checked
     def __setitem__(self, index: Any, value: Any) -> None:
-        """`x[index] = value` for every index of `x[index]`; other arrays stay as they are.
+        """`x[index] = value` for every index of `x[index]`; views of `x` show it.
 
         A gradient with respect to an array that is written while a tape records is an error, as
         is writing to an argument or to the state of a recorded step: there, use `x.at`.
         """
-        rebind(self, FUNCTIONS["update_at"](self, value, index))
+        if shares_base(self, value) and self[index]._shared == value._shared:
+            return  # `x[1:3] += y` assigns the view to which it has written
+        check_writable(self)
+        if not UNCHECKED["write_at"](self, value, index):
+            rebind(self, FUNCTIONS["update_at"](self, value, index))
 
     @checked
     def fill(self, value: Any) -> None:

@@ -40,7 +40,7 @@ class FlatIterator(Generic[ArrayT]):
 
     def copy(self) -> ArrayT:
         """The elements as an array of rank 1."""
-        flat: ArrayT = FUNCTIONS["reshape"](self.base, -1)
+        flat: ArrayT = FUNCTIONS["reshape"](self.base, -1, copy=True)
         return flat
 
     def __getitem__(self, index: Any) -> ArrayT:

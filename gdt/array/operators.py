@@ -9,6 +9,7 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.registry import FUNCTIONS, METHODS, UNCHECKED
+from gdt.array.views import is_element, rebind
 from gdt.backend.cupy import on_gpu
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.sharding.dtypes import castable
@@ -108,11 +109,12 @@ def _in_place(name: str, symbol: str) -> Callable[[A, object], A]:
                     remedy=f"Write x = x {symbol[:-1]} y to get a new array of {out.dtype}.",
                 )
             out = out.astype(self.dtype)
-        return out
+        if is_element(self):
+            return out
+        rebind(self, out)
+        return self
 
-    method.__doc__ = (
-        f"`x {symbol} y` binds `x` to a new array; no array changes under another name."
-    )
+    method.__doc__ = f"`x {symbol} y` writes to `x`, as in NumPy; see `gdt.{name}`."
     return method
 
 
@@ -171,7 +173,7 @@ class ArrayMethods:
     __ne__ = _operator("not_equal")  # type: ignore[assignment]
     __neg__, __pos__ = _forward("negative"), _forward("positive")
     __abs__, __invert__ = _forward("abs"), _forward("invert")
-    __getitem__ = _forward("getitem")
+    __getitem__: Method  # `getitem` itself, which `gdt.ops.indexing` puts here
 
     astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
     conjugate, dot, repeat, view = conj, _forward("dot"), _forward("repeat"), _forward("view")
@@ -187,7 +189,7 @@ class ArrayMethods:
     def reshape(self, *shape: Any, **options: Any) -> Self:
         """See `gdt.reshape`; the sizes may be given one by one. options: its `order` and `copy`."""
         sizes = shape[0] if len(shape) == 1 else shape
-        out: Self = FUNCTIONS["reshape"](self, shape=sizes, **options)
+        out: Self = UNCHECKED["reshape"](self, sizes, **options)
         return out
 
     @checked
@@ -199,12 +201,15 @@ class ArrayMethods:
 
     @checked
     def flatten(self, order: str = "C") -> Self:
-        """The elements as an array of rank 1; `order` as of `gdt.reshape`."""
-        options = {} if order == "C" else {"order": order}
-        out: Self = FUNCTIONS["reshape"](self, -1, **options)
+        """The elements as an array of rank 1 of its own; `order` as of `gdt.reshape`."""
+        out: Self = FUNCTIONS["reshape"](self, -1, order=order, copy=True)
         return out
 
-    ravel = flatten
+    @checked
+    def ravel(self, order: str = "C") -> Self:
+        """See `gdt.ravel`."""
+        out: Self = FUNCTIONS["ravel"](self, order)
+        return out
 
     @checked
     def compress(self, condition: Any, axis: int | None = None) -> Self:
@@ -218,16 +223,24 @@ class ArrayMethods:
         out: Self = FUNCTIONS["real"](self)
         return out
 
+    @real.setter
+    def real(self: Any, value: Any) -> None:
+        self.real[...] = value
+
     @property
     def imag(self) -> Self:
         """The imaginary part."""
         out: Self = FUNCTIONS["imag"](self)
         return out
 
+    @imag.setter
+    def imag(self: Any, value: Any) -> None:
+        self.imag[...] = value
+
     @property
     def T(self) -> Self:
         """The array with its axes reversed."""
-        out: Self = FUNCTIONS["transpose"](self)
+        out: Self = UNCHECKED["transpose"](self)
         return out
 
     @property

@@ -66,7 +66,9 @@ class GradientTape(Observer):
         self.watched: list[DistributedArray] = []
         self.fetched: list[Fetched] = []
         self.scalars: list[ScalarRead] = []
-        self.written: list[DistributedArray] = []
+        self.written: list[
+            tuple[DistributedArray, DistributedArray]
+        ] = []  # and their values before
         self._token: Any = None
 
     def __repr__(self) -> str:
@@ -106,17 +108,19 @@ class GradientTape(Observer):
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         """Rename arrays in the record: what has read `array` has read `before`, and what has
         returned `after` has returned `array`."""
-
-        def renamed(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(renamed, value))
-            return before if value is array else array if value is after else value
-
         if self.nodes is not None:
-            self.nodes[:] = [(op, renamed(a), s, renamed(out)) for op, a, s, out in self.nodes]
-            self.fetched[:] = [(renamed(x), *rest) for x, *rest in self.fetched]
-            self.scalars[:] = [(renamed(x), *rest) for x, *rest in self.scalars]
-            self.written.append(array)
+            _rename(self.nodes, array, before, after)
+            self.fetched[:] = [(before if x is array else x, line) for x, line in self.fetched]
+            self.scalars[:] = [(before if x is array else x, f, n) for x, f, n in self.scalars]
+            self.written.append((array, before))
+
+    def on_outdate(self, view: Any, before: Any) -> None:
+        self.on_write(view, before, None)
+
+    def on_renew(self, view: Any, value: Any) -> None:
+        """Rename `value` in the record: what has returned it has returned `view`."""
+        if self.nodes is not None:
+            _rename(self.nodes, view, None, value)
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         if name == "gradient":
@@ -191,7 +195,7 @@ class GradientTape(Observer):
             raise _without_sources(op, sources)
         check_all_differentiable(targets, op, "target")
         check_all_differentiable(source_arrays, op, "source")
-        if self.written and any(x is w for x in source_arrays for w in self.written):
+        if self.written and any(x is w for x in source_arrays for w, _ in self.written):
             raise error(
                 GradientError,
                 op,
@@ -223,6 +227,29 @@ class GradientTape(Observer):
             return rebuild(gradients(*arrays, unconnected, layouts, name_of))
         finally:
             OBSERVERS.reset(token)
+
+
+Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
+
+
+def _rename(nodes: list[Node], array: Any, before: Any, after: Any) -> None:
+    """Put `before` in the place of `array`, and `array` in the place of `after`, which may be None,
+    in the nodes from the last one back to those that have made the two."""
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(renamed, value))
+        return (
+            before if value is array else array if after is not None and value is after else value
+        )
+
+    missing = {id(array), id(after)}
+    for n in reversed(range(len(nodes))):
+        op, args, static, out = nodes[n]
+        nodes[n] = op, renamed(args), static, renamed(out)
+        missing.difference_update(map(id, out if isinstance(out, tuple) else (out,)))
+        if not missing:
+            break
 
 
 def _without_sources(op: str, sources: Tree) -> GradientError:
@@ -465,6 +492,9 @@ def _differentiated(
         aux: Any = ()
         if has_aux:
             value, aux = _with_aux(value)
+        if tape.written:  # the gradient is with respect to the values that the function was given
+            given = {id(array): before for array, before in reversed(tape.written)}
+            sources = mapped(lambda leaf: given.get(id(leaf), leaf), sources)
         if not isinstance(value, DistributedArray) or value.type.shape != ():
             flatten(sources)  # raises for arguments that are no arrays, of which f makes none
             what = value.type if isinstance(value, DistributedArray) else type(value).__name__

@@ -202,7 +202,8 @@ class Op(Differentiable, Generic[P, R_co]):
             elif plan.only is not None:
                 # As `__init__` does for a mesh of one process, without the frame of its call.
                 out = NEW(DistributedArray)
-                out.type, out.blocks, out._resolved = plan.only, (plan.fast(*blocks),), None  # type: ignore[misc]
+                out.type, out.blocks = plan.only, (plan.fast(*blocks),)  # type: ignore[misc]
+                out._resolved = out._shared = None
                 observers = OBSERVERS.get()
             elif plan.fast is not None:
                 observers = OBSERVERS.get()

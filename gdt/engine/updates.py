@@ -190,9 +190,13 @@ def is_only_owned(mapping: Mapping[str, Any], name: str, i: int = 0) -> bool:
     block `i`, or to that block's memory, which is no file's and no other object's."""
     # What is counted is in no variable, which CPython 3.14 counts once and others twice.
     count = sys.getrefcount
-    if count(mapping[name]) != ONE_REFERENCE:
-        return False
-    array = mapping[name]
+    return count(mapping[name]) == ONE_REFERENCE and has_own_block(mapping[name], i)
+
+
+def has_own_block(array: DistributedArray, i: int) -> bool:
+    """Whether nothing but an array refers to its tuple of blocks, to its block `i`, or to that
+    block's memory, which is no file's and no other object's."""
+    count = sys.getrefcount
     if array._resolved is not None or count(array.blocks) != ONE_REFERENCE:
         return False
     if count(array.blocks[i]) != ONE_REFERENCE:

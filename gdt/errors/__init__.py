@@ -89,6 +89,10 @@ class ImmutableError(GdtError, AttributeError):
     """An attempt to set or delete an attribute of an immutable object."""
 
 
+class ReadOnlyError(GdtError, ValueError, TypeError):
+    """A write to an array that cannot be written, as NumPy's read-only views and its scalars."""
+
+
 class GradientError(GdtError, ValueError):
     """A gradient that does not exist: of a target that no tape recorded, or that is an integer."""
 

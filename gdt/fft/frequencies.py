@@ -12,6 +12,7 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.generation import from_indices, type_of_shape
 from gdt.ops.lookup import checked_axis
+from gdt.ops.movement import alias
 from gdt.ops.rearranging import roll
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
@@ -112,4 +113,4 @@ def _shifted(name: str, x: Any, axes: int | Sequence[int] | None, odd: int) -> D
     numbers = [checked_axis(x.type, axis, name) for axis in chosen_axes]
     # An odd length moves by one element less than back.
     shifts = [(x.shape[axis] + odd) // 2 for axis in numbers]
-    return roll(x, shifts, numbers) if numbers else x
+    return roll(x, shifts, numbers) if numbers else alias(x)

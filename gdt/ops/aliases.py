@@ -13,7 +13,7 @@ from gdt.ops.extrema import max_, min_
 from gdt.ops.joining import concat
 from gdt.ops.powers import power
 from gdt.ops.rounding import abs_, round_
-from gdt.ops.shapes import transpose
+from gdt.ops.shapes import transpose_
 
 absolute = abs_
 asanyarray = ascontiguousarray = asfortranarray = asarray  # memory has the order of gdt
@@ -27,7 +27,7 @@ concatenate = concat
 conjugate = conj
 deg2rad, rad2deg = radians, degrees
 mod = remainder
-permute_dims = transpose
+permute_dims = transpose_
 pow = power
 row_stack = vstack
 true_divide = divide

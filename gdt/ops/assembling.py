@@ -16,9 +16,9 @@ from gdt.ops.joining import concat, split
 from gdt.ops.lookup import checked_axis
 from gdt.ops.matrices import tril, triu
 from gdt.ops.padding import pad
-from gdt.ops.products.op import diagonal
+from gdt.ops.products.op import diagonal_
 from gdt.ops.rearranging import flip, moveaxis
-from gdt.ops.shapes import broadcast_to, expand_dims, reshape, transpose
+from gdt.ops.shapes import broadcast_to, expand_dims, reshape, reshape_, transpose_
 
 __all__ = [
     "append",
@@ -166,7 +166,7 @@ def atleast_3d(*arrays: Any) -> Any:
         return tuple(atleast_3d(a) for a in arrays)
     (x,) = as_operands("atleast_3d", x=arrays[0])
     shapes = {0: (1, 1, 1), 1: (1, *x.shape, 1), 2: (*x.shape, 1)}
-    return reshape(x, shapes[x.ndim]) if x.ndim < 3 else x
+    return reshape_(x, shapes[x.ndim]) if x.ndim < 3 else x
 
 
 # ---------------------------------------------------------------- splitting
@@ -279,8 +279,8 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> DistributedArray:
     order = [*range(x.ndim)]
     order[first], order[second] = second, first
     if k % 4 == 1:
-        return transpose(flip(x, axis=second), order)
-    return flip(transpose(x, order), axis=second)
+        return transpose_(flip(x, axis=second), order)
+    return flip(transpose_(x, order), axis=second)
 
 
 @public
@@ -304,14 +304,15 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> DistributedArray:
 
 @public
 def diag(v: Any, k: int = 0) -> DistributedArray:
-    """The k-th diagonal of a matrix, or the matrix whose k-th diagonal is the vector `v`.
+    """The k-th diagonal of a matrix, a read-only view; or the matrix whose k-th diagonal is the
+    vector `v`.
 
     >>> gdt.diag([1, 2]).tolist(), gdt.diag([[1, 2], [3, 4]]).tolist()
     ([[1, 0], [0, 2]], [1, 4])
     """
     (v,) = as_operands("diag", v=v)
     if v.ndim == 2:
-        return diagonal(v, offset=k)
+        return diagonal_(v, offset=k)
     if v.ndim != 1:
         problem = f"rank {v.ndim} is neither a vector nor a matrix"
         raise error(ShapeError, "diag", problem, operands={"v": v.type})

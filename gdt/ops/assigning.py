@@ -9,7 +9,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.array.writing import rebind
+from gdt.array.views import rebind
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops import comparison
 from gdt.ops.comparison import where

@@ -22,7 +22,7 @@ from gdt.ops.products.einsum import einsum
 from gdt.ops.products.op import diagonal, matmul
 from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum
-from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose
+from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose, transpose_
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
@@ -267,7 +267,7 @@ def matrix_transpose(x: Any, /) -> DistributedArray:
     if x.ndim < 2:
         problem = f"rank {x.ndim} is not a matrix"
         raise error(ShapeError, "matrix_transpose", problem, operands={"x": x.type})
-    return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+    return transpose_(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
 @public

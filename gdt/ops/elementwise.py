@@ -17,6 +17,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
+from gdt.array.views import show, view_step
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
@@ -36,11 +37,9 @@ __all__ = [
     "divide",
     "floor_divide",
     "hypot",
-    "imag",
     "multiply",
     "negative",
     "positive",
-    "real",
     "reciprocal",
     "remainder",
     "sqrt",
@@ -374,6 +373,34 @@ def imag(xp: Any, x: Block, /) -> Block:
 
 
 imag.vjp(lambda g, out, x: g * -1j if x.dtype.kind == "c" else zero(g, out, x))
+
+
+@public
+def real_(x: Any, /) -> DistributedArray:
+    """The real part; a view, as in NumPy.
+
+    >>> x = gdt.asarray([1 + 2j])
+    >>> gdt.real(x)[0] = 5
+    >>> x.tolist()
+    [(5+2j)]
+    """
+    out: DistributedArray = real(x)
+    return show(x, out, "real", None)
+
+
+@public
+def imag_(x: Any, /) -> DistributedArray:
+    """The imaginary part, a view, as in NumPy; zeros, which are read-only, if `x` is real.
+
+    >>> gdt.imag([1 + 2j]).tolist()
+    [2.0]
+    """
+    out: DistributedArray = imag(x)
+    kind = "imag" if out.dtype != getattr(x, "dtype", out.dtype) else "imag of real numbers"
+    return show(x, out, kind, None)
+
+
+view_step("imag of real numbers", lambda x, _: imag(x), None, lambda x, _: x.imag)
 
 conj = unary(
     "conj",

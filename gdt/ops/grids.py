@@ -18,8 +18,7 @@ from gdt.ops.generation import from_indices, type_of_shape
 from gdt.ops.joining import stack
 from gdt.ops.powers import power
 from gdt.ops.ranges import arange, linspace
-from gdt.ops.repeating import broadcast_arrays
-from gdt.ops.shapes import Shape, checked_shape, reshape
+from gdt.ops.shapes import Shape, broadcast_to, checked_shape, reshape
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
@@ -113,7 +112,10 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     for i, x in enumerate(operands):
         place = 1 - i if indexing == "xy" and i < 2 <= rank else i
         grids.append(reshape(x, [x.size if d == place else 1 for d in range(rank)]))
-    return tuple(grids) if sparse else tuple(broadcast_arrays(*grids))
+    if sparse:
+        return tuple(grids)
+    shape = np.broadcast_shapes(*[grid.shape for grid in grids])
+    return tuple([broadcast_to(grid, shape) for grid in grids])
 
 
 @public

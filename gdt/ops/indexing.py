@@ -11,6 +11,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.array.views import ELEMENT, show
 from gdt.errors import IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.lookup import checked_indices
@@ -31,18 +32,18 @@ from gdt.ops.slicing import (
 from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
 
-__all__ = ["getitem"]
+__all__: list[str] = []  # `getitem_` is public as `getitem`, see gdt/ops/builtin_names.py
 
 
 Entry = Interval | DistributedArray | None  # what one axis is indexed with; None makes a new axis
 
 
 @public
-def getitem(x: Any, index: Any) -> DistributedArray:
+def getitem_(x: Any, index: Any) -> DistributedArray:
     """`x[index]` with NumPy's meaning; every form of `index` that NumPy has.
 
-    - Ints, slices, `...` and None: axes stay split as they are; an axis that an int drops sends
-      only the one row. Axes that are not split give views.
+    - Ints, slices, `...` and None: a view; axes stay split as they are, and an axis that an int
+      drops sends only the one row. Ints for all axes take an element, a value of its own.
     - Arrays of integers: `gdt.take`; several of them select element by element.
     - Boolean masks: the size of the result depends on the mask's values, so the devices' counts of
       true elements are gathered, and a step that `gdt.function` records cannot do so; `gdt.where`
@@ -56,22 +57,56 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     ([4, 5, 6], [[3, 1], [6, 4]], [[1, 1, 3], [4, 4, 6]])
     >>> x[x > 4].tolist()
     [5, 6]
+    >>> x[0][1:] = 0
+    >>> x.tolist()
+    [[1, 0, 0], [4, 5, 6]]
     """
+    key = key_of(index)
+    if key is not None and type(x) is DistributedArray:
+        how = cut_of_key(x.type, key)
+        out: DistributedArray = alias(x) if how.is_whole else _cut(x, how=how)
+        if how.out.shape or Ellipsis in key:
+            return show(x, out, "getitem", how.entries)
+        out._shared = ELEMENT
+        return out
+    (x,) = as_operands("getitem", x=x)
+    out, region = _indexed(x, index)
+    if region is not None and (out.ndim or _has_dots(index)):
+        return show(x, out, "getitem", region.entries)
+    if region is not None:
+        out._shared = ELEMENT
+    return out
+
+
+DistributedArray.__getitem__ = getitem_  # without a frame between
+
+
+def getitem(x: Any, index: Any) -> DistributedArray:
+    """`getitem_`, for functions that write to no array: the result is no view."""
     key = key_of(index)
     if key is not None and type(x) is DistributedArray:
         how = cut_of_key(x.type, key)
         return alias(x) if how.is_whole else _cut(x, how=how)
     (x,) = as_operands("getitem", x=x)
+    return _indexed(x, index)[0]
+
+
+def _has_dots(index: Any) -> bool:
+    return any(item is Ellipsis for item in (index if isinstance(index, tuple) else (index,)))
+
+
+def _indexed(x: DistributedArray, index: Any) -> tuple[DistributedArray, Cut | None]:
+    """`x[index]`, and the cut of an index that is one and nothing else."""
     if isinstance(index, DistributedArray) and _is_mask(index) and index.ndim and index.size:
         _check_mask(x.type, index, 0)
-        return masked(*as_operands("getitem", x=x, mask=index))
+        return masked(*as_operands("getitem", x=x, mask=index)), None
     x, index = with_axes_for_truths(x, index)
     how, arrays, first = read_index(x.type, index)
     out = cut(x, how)
     if not arrays:
-        return out
+        return alias(out) if out is x else out, how
     indexed = IndexedAxes(out, arrays, first)
-    return indexed.in_place(rows_at(indexed.merged(out), indexed.indices, axis=indexed.at))
+    return indexed.in_place(rows_at(indexed.merged(out), indexed.indices, axis=indexed.at)), None
 
 
 def read_index(array_type: ArrayType, index: Any) -> tuple[Cut, dict[int, DistributedArray], bool]:

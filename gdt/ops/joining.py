@@ -17,7 +17,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import AxisError, DtypeError, ShapeError, error, type_text
-from gdt.ops.indexing import getitem
+from gdt.ops.indexing import getitem_
 from gdt.ops.intervals import Movement, _move_intervals, movement_of
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
@@ -185,7 +185,7 @@ def array_split(
         cuts = [int(i) for i in indices_or_sections]
     lead = (slice(None),) * dim
     return [
-        getitem(x, (*lead, slice(start, stop)))
+        getitem_(x, (*lead, slice(start, stop)))
         for start, stop in zip([0, *cuts], [*cuts, size], strict=True)
     ]
 

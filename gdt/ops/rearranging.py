@@ -14,12 +14,13 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.array.views import is_view_in_numpy, show, view_step
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops.indexing import getitem
+from gdt.ops.indexing import getitem_
 from gdt.ops.intervals import move_intervals
 from gdt.ops.lookup import checked_axis
 from gdt.ops.reductions import negative_axes
-from gdt.ops.shapes import reshape, transpose
+from gdt.ops.shapes import in_layout_of, reshape, reshape_, transpose_
 from gdt.sharding.recut import Piece
 
 __all__ = [
@@ -46,7 +47,7 @@ def flip(x: Any, axis: Axis = None) -> DistributedArray:
     (x,) = as_operands("flip", x=x)
     flipped = {a + x.ndim for a in negative_axes(x.type, axis, "flip")}
     turned = slice(None, None, -1)
-    out: DistributedArray = getitem(
+    out: DistributedArray = getitem_(
         x, tuple(turned if d in flipped else slice(None) for d in range(x.ndim))
     )
     return out
@@ -107,7 +108,7 @@ def moveaxis(
     order = [d for d in range(x.ndim) if d not in places[0]]
     for to, d in sorted(zip(places[1], places[0], strict=True)):
         order.insert(to, d)
-    result: DistributedArray = transpose(x, axes=tuple(order))
+    result: DistributedArray = transpose_(x, axes=tuple(order))
     return result
 
 
@@ -128,21 +129,37 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
     order = list(range(x.ndim))
     a, b = checked_axis(x.type, axis1, "swapaxes"), checked_axis(x.type, axis2, "swapaxes")
     order[a], order[b] = b, a
-    result: DistributedArray = transpose(x, axes=tuple(order))
+    result: DistributedArray = transpose_(x, axes=tuple(order))
     return result
 
 
 @public
 def ravel(x: Any, order: str = "C") -> DistributedArray:
-    """The elements in row-major order, as an array of rank 1; `order` as of `gdt.reshape`.
+    """The elements in row-major order, as an array of rank 1; a view, as in NumPy, of an array in C
+    order. order: as of `gdt.reshape`.
 
     >>> gdt.ravel(gdt.asarray([[1, 2], [3, 4]])).tolist()
     [1, 2, 3, 4]
     """
     (x,) = as_operands("ravel", x=x)
-    options: dict[str, Any] = {} if order == "C" else {"order": order}
-    flat: DistributedArray = reshape(x, (x.size,), **options)
-    return flat
+    if order != "C":
+        return reshape_(x, (x.size,), order=order)
+    flat: DistributedArray = reshape(x, (x.size,))
+    return show(x, flat, "ravel", None) if is_view_in_numpy(x, "ravel", None) else flat
+
+
+def _flat_if_contiguous(x: np.ndarray, _: None) -> np.ndarray:
+    if not x.flags.c_contiguous:
+        raise ValueError("its elements have to be copied")
+    return x.reshape(-1)
+
+
+view_step(
+    "ravel",
+    lambda x, _: reshape(x, (x.size,)),
+    lambda x, _, value: in_layout_of(reshape(value, x.shape), x),
+    _flat_if_contiguous,
+)
 
 
 @public
@@ -152,7 +169,7 @@ def atleast_1d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
     >>> gdt.atleast_1d(3.0).shape
     (1,)
     """
-    return _each("atleast_1d", arrays, lambda x: x if x.ndim else reshape(x, (1,)))
+    return _each("atleast_1d", arrays, lambda x: x if x.ndim else reshape_(x, (1,)))
 
 
 @public
@@ -162,7 +179,7 @@ def atleast_2d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
     >>> gdt.atleast_2d([1, 2, 3]).shape
     (1, 3)
     """
-    return _each("atleast_2d", arrays, lambda x: x if x.ndim > 1 else reshape(x, (1, x.size)))
+    return _each("atleast_2d", arrays, lambda x: x if x.ndim > 1 else reshape_(x, (1, x.size)))
 
 
 def _each(

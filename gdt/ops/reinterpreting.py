@@ -12,12 +12,13 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import public
+from gdt.array.registry import FUNCTIONS, public
+from gdt.array.views import is_view_in_numpy, show, view_step
 from gdt.engine.op import op
 from gdt.errors import GradientError, ShapeError, error
-from gdt.ops.elementwise import checked_dtype, conj
+from gdt.ops.elementwise import checked_dtype, conj, imag, real
 from gdt.ops.movement import alias
-from gdt.ops.shapes import reshape
+from gdt.ops.shapes import in_layout_of, reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 
@@ -99,8 +100,8 @@ viewed_together.vjp(_together_vjp)
 
 @public
 def view(x: Any, dtype: Any = None) -> DistributedArray:
-    """The bytes of `x` as elements of another dtype, as NumPy's `ndarray.view`; the values do not
-    follow later writes to `x`.
+    """The bytes of `x` as elements of another dtype, as NumPy's `ndarray.view`, which show what is
+    written to `x` and write to it.
 
     dtype: None gives another array of the same elements. Smaller elements make the last axis
     longer, larger ones shorter; where the last axis is split and its new length is not a multiple
@@ -118,6 +119,11 @@ def view(x: Any, dtype: Any = None) -> DistributedArray:
     """
     (x,) = as_operands("view", x=x)
     target = x.dtype if dtype is None else checked_dtype(dtype, "view")
+    out = _viewed(x, target)
+    return show(x, out, "view", target) if is_view_in_numpy(x, "view", target) else out
+
+
+def _viewed(x: DistributedArray, target: np.dtype) -> DistributedArray:
     if target == x.dtype:
         return alias(x)
     have, want = x.dtype.itemsize, target.itemsize
@@ -132,3 +138,29 @@ def view(x: Any, dtype: Any = None) -> DistributedArray:
     if have > want:
         return reshape(viewed_in_parts(x, dtype=target), (*rows, length))
     return viewed_together(reshape(x, (*rows, length, want // have)), dtype=target)
+
+
+view_step(
+    "view",
+    _viewed,
+    lambda x, dtype, value: in_layout_of(_viewed(value, x.dtype), x),
+    lambda x, dtype: x.view(dtype),
+)
+
+
+def _with_part(x: DistributedArray, part: int, value: DistributedArray) -> DistributedArray:
+    """`x`, which is complex or the value itself, with `value` as its real parts (0) or its
+    imaginary ones (1)."""
+    if x.dtype == value.dtype:
+        return in_layout_of(value, x)
+    pairs = viewed_in_parts(reshape(x, (*x.shape, 1)), dtype=value.dtype)  # (..., 1, 2)
+    pairs = FUNCTIONS["update_at"](pairs, value, (..., 0, part))
+    return in_layout_of(reshape(viewed_together(pairs, dtype=x.dtype), x.shape), x)
+
+
+view_step(
+    "real", lambda x, _: real(x), lambda x, _, value: _with_part(x, 0, value), lambda x, _: x.real
+)
+view_step(
+    "imag", lambda x, _: imag(x), lambda x, _, value: _with_part(x, 1, value), lambda x, _: x.imag
+)

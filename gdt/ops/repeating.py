@@ -17,7 +17,7 @@ from gdt.ops.joining import operand_types
 from gdt.ops.lookup import along_axis_or_flat, checked_indices
 from gdt.ops.movement import alias
 from gdt.ops.repeated_rows import repeated_rows
-from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape
+from gdt.ops.shapes import broadcast_to, broadcast_to_, checked_shape, expand_dims, reshape
 from gdt.ops.taking import LARGE, rows_at
 from gdt.sharding.layout import Layout
 from gdt.sharding.recut import Piece
@@ -46,7 +46,7 @@ def broadcast_arrays(*arrays: Any) -> tuple[DistributedArray, ...]:
             "the shapes do not broadcast",
             operands=operand_types(operands),
         ) from None
-    return tuple([a if a.shape == shape else broadcast_to(a, shape) for a in operands])
+    return tuple([a if a.shape == shape else broadcast_to_(a, shape) for a in operands])
 
 
 @public

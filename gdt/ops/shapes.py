@@ -12,7 +12,8 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import public
+from gdt.array.registry import FUNCTIONS, public
+from gdt.array.views import is_view_in_numpy, show, view_step
 from gdt.backend import backend_of
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
@@ -24,7 +25,7 @@ from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 
-__all__ = ["broadcast_to", "expand_dims", "reshape", "squeeze", "transpose"]
+__all__ = ["expand_dims", "squeeze"]
 
 
 Block = Any
@@ -220,6 +221,58 @@ reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
 
 
 @public
+def reshape_(
+    x: Any, /, shape: Shape, *, copy: bool | None = None, order: str = "C"
+) -> DistributedArray:
+    """The elements in row-major order in another shape; one size may be -1. A view, as in NumPy, of
+    an array in C order.
+
+    copy: True gives an array of its own; False raises CopyError where the result does not share
+    the memory of `x`. order: "C", or "F" for the elements in the order in which the first index
+    changes fastest.
+
+    Local where the split axes stay whole groups; else devices send each other the elements that the
+    boundaries of shards separate, and the result is split along its first axis that is long enough.
+
+    >>> x = gdt.arange(6)
+    >>> gdt.reshape(x, (2, -1))[0] = 9
+    >>> x.tolist()
+    [9, 9, 9, 3, 4, 5]
+    """
+    if copy is None and order == "C":
+        out: DistributedArray = reshape(x, shape)
+        if type(x) is DistributedArray and is_view_in_numpy(x, "reshape", out.type.shape):
+            return show(x, out, "reshape", out.type.shape)
+        return out
+    if order == "F" and type(x) is DistributedArray and not copy:
+        backwards = tuple(shape)[::-1] if isinstance(shape, Iterable) else (shape,)
+        of_columns = transpose_(reshape_(transpose_(x), backwards))
+        if copy is None or _shares_memory(of_columns, x):
+            return of_columns
+    out = reshape(x, shape, copy=copy, order=order)
+    is_view = not copy and order != "F" and type(x) is DistributedArray
+    if is_view and is_view_in_numpy(x, "reshape", out.type.shape):
+        return show(x, out, "reshape", out.type.shape)
+    return out
+
+
+def _put_reshaped(x: DistributedArray, shape: Any, value: Any) -> DistributedArray:
+    return in_layout_of(reshape(value, x.shape), x)
+
+
+def in_layout_of(value: DistributedArray, x: DistributedArray) -> DistributedArray:
+    """The value as it lies when `x` takes it."""
+    layout = x.layout.resolved
+    same: DistributedArray = (
+        value if value.layout is layout else FUNCTIONS["relayout"](value, layout)
+    )
+    return same
+
+
+view_step("reshape", reshape, _put_reshaped, lambda x, shape: x.reshape(shape, copy=False))
+
+
+@public
 def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedArray:
     """Insert axes of length 1 at the positions `axis` of the result; a view, split as before.
 
@@ -233,8 +286,8 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
         sizes = [*x.shape]
         if -len(sizes) - 1 <= axis <= len(sizes):
             sizes.insert(axis % (len(sizes) + 1), 1)
-            widened: DistributedArray = reshape(x, shape=tuple(sizes))
-            return widened
+            widened: DistributedArray = reshape(x, tuple(sizes))
+            return show(x, widened, "reshape", tuple(sizes))
     axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     rank = x.ndim + len(axes)
     for a in axes:
@@ -252,8 +305,8 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
         )
     old = iter(x.shape)
     shape = tuple([1 if i in places else next(old) for i in range(rank)])
-    out: DistributedArray = reshape(x, shape=shape)
-    return out
+    out: DistributedArray = reshape(x, shape)
+    return show(x, out, "reshape", shape)
 
 
 @public
@@ -268,8 +321,8 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
     if type(axis) is int:
         sizes = [*x.shape]
         if -len(sizes) <= axis < len(sizes) and sizes.pop(axis) == 1:
-            narrowed: DistributedArray = reshape(x, shape=tuple(sizes))
-            return narrowed
+            narrowed: DistributedArray = reshape(x, tuple(sizes))
+            return show(x, narrowed, "reshape", tuple(sizes))
     if axis is None:
         places = {i for i, n in enumerate(x.shape) if n == 1}
     else:
@@ -283,8 +336,8 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
                 raise error(ShapeError, "squeeze", problem, operands={"x": x.type})
         places = {a % x.ndim for a in axes}
     shape = tuple([n for i, n in enumerate(x.shape) if i not in places])
-    out: DistributedArray = reshape(x, shape=shape)
-    return out
+    out: DistributedArray = reshape(x, shape)
+    return show(x, out, "reshape", shape)
 
 
 # ---------------------------------------------------------------- transpose, broadcast
@@ -332,6 +385,27 @@ def _transpose_vjp(g: Any, out: Any, x: Any, *, axes: Sequence[int] | None = Non
 
 
 transpose.vjp(_transpose_vjp)
+
+
+@public
+def transpose_(x: Any, /, axes: Sequence[int] | None = None) -> DistributedArray:
+    """The array with its axes in another order (None: reversed); a view, split as before.
+
+    >>> x = gdt.zeros((2, 3))
+    >>> gdt.transpose(x)[2] = 1
+    >>> x.tolist()
+    [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
+    """
+    out: DistributedArray = transpose(x) if axes is None else transpose(x, axes)
+    order = None if axes is None else tuple([int(a) % out.ndim for a in axes])
+    return show(x, out, "transpose", order)
+
+
+def _put_transposed(x: DistributedArray, axes: Any, value: Any) -> DistributedArray:
+    return in_layout_of(_transpose_vjp(value, None, x, axes=axes), x)
+
+
+view_step("transpose", transpose, _put_transposed, lambda x, axes: x.transpose(axes))
 
 
 def _prepare_broadcast(array_type: ArrayType, *, shape: Shape) -> dict[str, Any]:
@@ -383,3 +457,20 @@ def _broadcast_vjp(g: Any, out: Any, x: Any, *, shape: Shape) -> Any:
 
 
 broadcast_to.vjp(_broadcast_vjp)
+
+
+@public
+def broadcast_to_(x: Any, /, shape: Shape) -> DistributedArray:
+    """The array repeated along new axes and axes of length 1 until it has `shape`; a read-only
+    view, which takes no memory.
+
+    Raises ShapeError where the shape does not broadcast.
+
+    >>> gdt.broadcast_to(gdt.arange(2), (2, 2)).tolist()
+    [[0, 1], [0, 1]]
+    """
+    out: DistributedArray = broadcast_to(x, shape)
+    return show(x, out, "broadcast_to", out.shape)
+
+
+view_step("broadcast_to", broadcast_to, None, np.broadcast_to)

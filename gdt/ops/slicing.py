@@ -34,6 +34,8 @@ def key_of(index: Any) -> Key | None:
 
     Types are compared, and not values: 1.0 and True are equal to 1 and mean something else.
     """
+    if type(index) is int:
+        return (index,)
     key: list[Any] = []
     for item in index if type(index) is tuple else (index,):
         kind = type(item)

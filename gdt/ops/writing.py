@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,19 @@ from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.array.operators import is_array_like
-from gdt.array.registry import public
+from gdt.array.registry import UNCHECKED, public
+from gdt.array.views import all_observers, outdate, view_step, views_of
 from gdt.backend import backend_of
+from gdt.comm.agreement import HISTORIES
 from gdt.engine.planned import BlockPlan, planned_op
+from gdt.engine.updates import has_own_block
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops.comparison import maximum, minimum, where
 from gdt.ops.creation import ones_like, zeros
 from gdt.ops.elementwise import add, astype, divide, multiply, subtract
 from gdt.ops.indexing import IndexedAxes, read_index, with_axes_for_truths
-from gdt.ops.intervals import move_intervals
-from gdt.ops.movement import relayout
+from gdt.ops.intervals import interval, move_intervals
+from gdt.ops.movement import alias, relayout
 from gdt.ops.rearranging import flip
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.rows import scatter_rows
@@ -40,7 +43,9 @@ from gdt.sharding.recut import Piece
 __all__ = ["update_at"]
 
 Block = Any
+Entries = tuple[Interval | None, ...]
 Extent = tuple[int, int, int]  # start, count and positive step of the elements of an axis
+Copies = list[tuple[tuple[slice, ...], tuple[slice, ...]]]
 
 OPERATIONS = {
     "add": add, "subtract": subtract, "multiply": multiply, "divide": divide,
@@ -190,9 +195,18 @@ def _update_cut(
     """`x` with what the cut takes of it set to `value`, or combined with it."""
     value = _check_broadcasts(value, region.out.shape, x)
     if not math.prod(region.out.shape):
-        return x.resolve()
+        return alias(x.resolve())
     if how != "set":
         value = _combined(cut(x, region), value, how)
+    value, extents = _in_region(x, region, value)
+    updated: DistributedArray = _overwrite(x, value, extents=extents)
+    return updated
+
+
+def _in_region(
+    x: DistributedArray, region: Cut, value: DistributedArray
+) -> tuple[DistributedArray, tuple[Extent, ...]]:
+    """The value of a region as `_overwrite` takes it, with its owners, and where it goes."""
     value = reshape(value, (1,) * (region.out.ndim - value.ndim) + value.shape)
     shape, axis = [], 0
     for entry in region.entries:  # the axes of x: those that ints drop come back
@@ -204,9 +218,7 @@ def _update_cut(
             shape.append(value.shape[axis])
             axis += 1
     value = _to_owners(reshape(value, tuple(shape)), x, _intervals(region))
-    extents = tuple([_extent(e) for e in _intervals(region)])
-    updated: DistributedArray = _overwrite(x, value, extents=extents)
-    return updated
+    return value, tuple([_extent(e) for e in _intervals(region)])
 
 
 def _intervals(region: Cut) -> list[Interval]:
@@ -248,6 +260,56 @@ def _to_owners(
     return value
 
 
+def write_at(x: DistributedArray, value: Any, index: Any) -> bool:
+    """Whether `x[index] = value` has been done in the blocks of `x` itself, as nobody else refers
+    to them; else nothing has been done, or raised that `update_at` does not raise."""
+    key = key_of(index)
+    if key is None or x.base is not None or not _is_unobserved(x):
+        return False
+    region = cut_of_key(x.type, key)
+    value = _check_broadcasts(_cast_value(x, value, "set"), region.out.shape, x)
+    return _written(x, region, value)
+
+
+UNCHECKED["write_at"] = write_at  # for `x[index] = value`
+
+
+def _is_unobserved(x: DistributedArray) -> bool:
+    """Whether blocks are all that tells of the value of an array."""
+    return not (HISTORIES or all_observers() or any(x.layout.reductions))
+
+
+def _written(x: DistributedArray, region: Cut, value: DistributedArray) -> bool:
+    if not math.prod(region.out.shape):
+        return True
+    value, extents = _in_region(x, region, value)
+    functions, layout = _writers(x.type, value.type, extents)
+    blocks = relayout(value, layout).blocks
+    for view in views_of(x):
+        outdate(view)  # which refer to the blocks no more
+    if not all(has_own_block(x, i) for i in range(len(x.blocks))):
+        return False
+    for function, block, value_block in zip(functions, x.blocks, blocks, strict=True):
+        function(block, value_block)
+    return True
+
+
+@lru_cache(maxsize=1 << 12)
+def _writers(
+    x: ArrayType, value: ArrayType, extents: tuple[Extent, ...]
+) -> tuple[list[Callable[[Block, Block], None]], Layout]:
+    """What writes into each block of an array, and the layout in which the value is for it."""
+    layouts, _, copies = _plan(x, value, extents)
+    backend = backend_of(x.mesh)
+    functions = [backend.placed(x.mesh, i, partial(_write, c)) for i, c in enumerate(copies)]
+    return functions, layouts[1]
+
+
+def _write(copies: Copies, x: Block, value: Block) -> None:
+    for target, source in copies:
+        x[target] = value[source]
+
+
 @planned_op()
 def _overwrite(x: ArrayType, value: ArrayType, /, *, extents: tuple[Extent, ...]) -> BlockPlan:
     """`x` with the elements `extents` of its axes set to those of `value`.
@@ -255,24 +317,27 @@ def _overwrite(x: ArrayType, value: ArrayType, /, *, extents: tuple[Extent, ...]
     Along each axis `value` has length 1, or as many elements as are written, or the size of `x`,
     where its elements have the places of those that they replace.
     """
+    layouts, target, copies = _plan(x, value, extents)
+    backend = backend_of(x.mesh)
+    return BlockPlan(layouts, target, [partial(_copied, backend, target, c) for c in copies])
+
+
+def _plan(
+    x: ArrayType, value: ArrayType, extents: tuple[Extent, ...]
+) -> tuple[tuple[Layout, Layout], ArrayType, list[Copies]]:
+    """The layouts in which an array and the value are, the type of the result, and what is copied
+    to each block."""
     layout = x.layout.resolved
     dims = tuple([of if n > 1 else () for of, n in zip(layout.dims, value.shape, strict=True)])
     target, source = x.with_layout(layout), value.with_layout(Layout.of(x.mesh, dims))
     first = x.mesh.all_blocks.index(x.mesh.blocks[0])
-    functions = [
-        partial(_copied, backend_of(x.mesh), target, _copies(target, source, extents, first + i))
-        for i in range(len(x.mesh.blocks))
-    ]
-    return BlockPlan([layout, source.layout], target, functions)
-
-
-Copies = list[tuple[tuple[slice, ...], tuple[slice, ...]]]
+    copies = [_copies(target, source, extents, first + i) for i in range(len(x.mesh.blocks))]
+    return (layout, source.layout), target, copies
 
 
 def _copied(backend: Any, array_type: ArrayType, copies: Copies, x: Block, value: Block) -> Block:
     out = backend.asarray(x, copy=True, order=array_type.memory_order)
-    for target, source in copies:
-        out[target] = value[source]
+    _write(copies, out, value)
     return out
 
 
@@ -330,6 +395,26 @@ def _overwrite_vjp(
 _overwrite.vjp(joint=_overwrite_vjp)
 
 
+def _taken(x: DistributedArray, entries: Entries) -> DistributedArray:
+    out = cut(x, cut_of(x.type, entries))
+    return alias(out) if out is x else out
+
+
+def _put(x: DistributedArray, entries: Entries, value: DistributedArray) -> DistributedArray:
+    return _like(_update_cut(x, cut_of(x.type, entries), value, "set"), x)
+
+
+def _of_numpy(x: np.ndarray, entries: Entries) -> np.ndarray:
+    return x[tuple([e if e is None else e.start if e.drops else interval(*e[:3]) for e in entries])]
+
+
+def _write_region(x: DistributedArray, entries: Entries, value: DistributedArray) -> bool:
+    return _is_unobserved(x) and _written(x, cut_of(x.type, entries), value)
+
+
+view_step("getitem", _taken, _put, _of_numpy, _write_region)
+
+
 # ---------------------------------------------------------------- arrays of integers
 
 
@@ -343,7 +428,7 @@ def _update_rows(
     shape = others or (*before, *indices.shape, *after)
     value = indexed.from_place(broadcast_to(_check_broadcasts(value, shape, x), shape))
     if not value.size:
-        return x.resolve()
+        return alias(x.resolve())
     count = math.prod(indices.shape)
     indices = reshape(indices, (count,))
     value = reshape(value, (*before, count, *after))

@@ -80,6 +80,11 @@ class StepRecorder(Recorder):
             remedy=remedy,
         )
 
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        self._state.on_write(array, before, after)
+        if not self._state.is_written(array):
+            super().on_write(array, before, after)
+
     def on_count(self, function: Callable[[], tuple[Any, ...]]) -> None:
         counting = getattr(getattr(function, "func", function), "__self__", None)
         if isinstance(counting, Stateful | Generator) and id(counting) not in self._state.entered:
@@ -163,6 +168,7 @@ class Function:
             with before.attempt(), observing_only(before):
                 written = self._as_written(before, arguments)
             after = self._state(arguments)
+            after.hold(before)
             before.put_back()
             del before  # a replay overwrites arrays to which nobody else refers
             is_observed = bool(OBSERVERS.get())
@@ -231,7 +237,7 @@ class Function:
         outdated = recordings[0].state.changed() if recordings else None
         state = self._state(arguments)
         recorder = StepRecorder(self._name, state)
-        arrays = [(entry, recorder.declare(entry.value)) for entry in state.arrays]
+        arrays = [(e, e.value.type, recorder.declare(e.value)) for e in state.arrays]
         with state.attempt():
             with state.refusing_iterators(), observing(recorder):
                 returned = self._as_written(state, arguments)
@@ -239,12 +245,13 @@ class Function:
             results: list[DistributedArray] = []
             template = templated(returned, results, self._name)
             inputs = []
-            for (place, array, _, argument), register in arrays:
+            for (place, array, _, argument), array_type, register in arrays:
                 now = read(place)
-                written = None if now is array else Result.of(now, results)
+                is_other = now is not array or state.is_written(array)
+                written = Result.of(now, results) if is_other else None
                 # The arguments of this call shall not stay alive.
                 source = place if argument < 0 else place._replace(owner=None)
-                inputs.append(Input(source, argument, array.type, register, written))
+                inputs.append(Input(source, argument, array_type, register, written, now is array))
             outputs = [recorder.find(r) for r in results]
             program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
             if program is None:

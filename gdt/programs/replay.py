@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
+from gdt.array.views import rebind
 from gdt.engine.source import define
 from gdt.engine.updates import is_only_owned, is_owned
 from gdt.errors import FunctionError, error
@@ -119,7 +120,8 @@ class Input(NamedTuple):
 
     argument: the number of the place among those of the arguments, of which each call has its own
     owner (here None); -1 for a place of the state. type: the type that the array there must have.
-    written: the result that is put there after the call; None if the array stays.
+    written: the result that is put there after the call; None if the array stays. in_place: whether
+    the array itself takes the value of that result.
     """
 
     place: Place
@@ -127,6 +129,7 @@ class Input(NamedTuple):
     type: ArrayType
     register: int
     written: Result | None
+    in_place: bool = False
 
 
 def replaced(inputs: Sequence[Input]) -> set[int]:
@@ -161,8 +164,8 @@ class Recording:
         namespace: dict[str, Any] = {
             "unverified": self.unverified, "UNVERIFIED": UNVERIFIED,
             "changed": state.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
-            "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,
-            "entered": frozenset(state.entered),
+            "array": DistributedArray, "rebind": rebind, "is_owned": is_owned,
+            "is_only_owned": is_only_owned, "entered": frozenset(state.entered),
         }  # fmt: skip
         self.graph = _graph(name, recorder, inputs, program)
         # Lists and dicts of the arguments are the same ones of the state as then, or none of it.
@@ -233,7 +236,9 @@ def _run(
     """The lines that run a program, or launch it as a graph, and put what it makes in its place."""
     first = _first(inputs)
     alone = {i.register for i in inputs if len(i.type.mesh.blocks) == 1}  # as `value_of` has them
-    blocks = [f"o{first[r]}[k{first[r]}].blocks{'[0]' * (r in alone)}" for r in program.inputs]
+    values = {r: f"o{n}[k{n}].blocks" for r, n in first.items()}
+    # The blocks of a view whose base has been written are made when they are taken.
+    blocks = [f"{values[r]}[0]" if r in alone else f"tuple({values[r]})" for r in program.inputs]
     if graph is None:
         namespace["run"] = program.run
         lines = [
@@ -246,10 +251,12 @@ def _run(
         states = [(at, first[program.inputs[at]]) for at in graph.states]
         free = [f"{at}: all(is_owned(o{n}, k{n}))" for at, n in states]
         # Asked before the list of blocks, which refers to them, is made.
-        blocks = [f"o{first[r]}[k{first[r]}].blocks" for r in program.inputs]
+        blocks = [f"tuple({values[r]})" for r in program.inputs]
         lines, operands = [f"free = {{{', '.join(free)}}}"], f"[{', '.join(blocks)}], free"
     lines.append(f"outputs = run({operands})")
     for n, i in enumerate(inputs):
         if i.written:
-            lines.append(f"o{n}[k{n}] = {i.written.source(f'w{n}', namespace)}")
+            result = i.written.source(f"w{n}", namespace)
+            put = f"rebind(o{n}[k{n}], {result})" if i.in_place else f"o{n}[k{n}] = {result}"
+            lines.append(put)
     return lines

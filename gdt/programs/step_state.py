@@ -17,11 +17,11 @@ import numpy as np
 
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
+from gdt.array.views import rebind
 from gdt.backend import backend_of
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
 from gdt.observe import Observer
-from gdt.programs.recorder import refused_write
 from gdt.programs.signature import PRIMITIVES, Arguments
 from gdt.random.generator import Generator, generator
 from gdt.state import Place
@@ -130,7 +130,7 @@ class RefusedIterator:
 
 class State(Observer):
     """The state of a step, and what else it may read or change, as it is now. As an observer it
-    refuses writes to the elements of its arrays: nobody could put those back.
+    holds the values that its arrays had before the step has written to them.
 
     named: the values that `state=` names; None takes the variables of the step in their place.
     arguments: those of the call. The state has an `Entry` for every value in variables, containers
@@ -145,6 +145,8 @@ class State(Observer):
         self, function: Callable[..., Any], named: tuple[Any, ...] | None, arguments: Arguments
     ) -> None:
         self._name, self._line = name_of(function), _line_of(function)
+        # Arrays to which the step writes, by identity, and the values that they are put back to.
+        self._held: dict[int, tuple[Any, Any]] = {}
         self._entries = [
             Entry.of(Place("argument", owner, key), "argument", n)
             for n, (owner, key) in enumerate(arguments.places)
@@ -195,13 +197,25 @@ class State(Observer):
     @property
     def values(self) -> list[tuple[str, Any]]:
         """The name and the value of every entry."""
-        return [(entry.place.name, entry.value) for entry in self._entries]
+        held = {i: value for i, (_, value) in self._held.items()}
+        entries = self._entries
+        return [(entry.place.name, held.get(id(entry.value), entry.value)) for entry in entries]
 
     # ---- around a call
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
-        if any(array is entry.value for entry in self.arrays):
-            raise refused_write(before)
+        """Hold the value that an array had before the step has written to it."""
+        if id(array) in {id(entry.value) for entry in self.arrays}:
+            self._held.setdefault(id(array), (array, before))
+
+    def is_written(self, array: Any) -> bool:
+        """Whether the step has written to an array of the state, as `x += y` does."""
+        return id(array) in self._held
+
+    def hold(self, step: State) -> None:
+        """Hold the values that arrays have now, to which a step has written that had the state
+        `step` before."""
+        self._held = {i: (array, array._alias()) for i, (array, _) in step._held.items()}
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -223,7 +237,8 @@ class State(Observer):
             raise
         finally:
             for array, resolved, is_passed in traces:
-                array._resolved, array._is_passed = resolved, is_passed
+                if not self.is_written(array):
+                    array._resolved, array._is_passed = resolved, is_passed
 
     @contextmanager
     def refusing_iterators(self) -> Iterator[None]:
@@ -243,6 +258,8 @@ class State(Observer):
 
     def put_back(self) -> None:
         """Let everything be again what it was, counters and random numbers too."""
+        for array, value in self._held.values():
+            rebind(array, value)
         for place, value, *_ in self._entries:
             if _is_same(read(place), value) or isinstance(place.owner, CONSTANT):
                 continue
@@ -271,6 +288,7 @@ class State(Observer):
     def forget(self) -> None:
         """Drop all but what a recording relies on: arrays may be large."""
         self._entries = [entry for entry in self._entries if entry.is_guarded]
+        self._held = {}
 
     # ---- guards
 

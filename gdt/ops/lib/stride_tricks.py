@@ -10,8 +10,10 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
+from gdt.array.views import show, view_step
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.differences import along
+from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack
 from gdt.ops.lookup import checked_axis
 
@@ -20,7 +22,8 @@ from gdt.ops.lookup import checked_axis
 def sliding_window_view(
     x: Any, window_shape: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> DistributedArray:
-    """The windows of `x` along `axis` (None: all axes), each along a new last axis.
+    """The windows of `x` along `axis` (None: all axes), each along a new last axis; a read-only
+    view, which shows what is written to `x`, in memory of its own.
 
     window_shape: the length of the windows along each of the axes. A split axis stays split, and
     devices exchange edges. Raises ShapeError for windows longer than their axis, ArgumentError for
@@ -29,7 +32,15 @@ def sliding_window_view(
     >>> gdt.lib.stride_tricks.sliding_window_view(gdt.arange(4), 3).tolist()
     [[0, 1, 2], [1, 2, 3]]
     """
-    (x,) = as_operands("sliding_window_view", x=x)
+    (array,) = as_operands("sliding_window_view", x=x)
+    out = _windows(array, window_shape, axis)
+    windows = [n if isinstance(n, int) or n is None else tuple(n) for n in (window_shape, axis)]
+    return show(x, out, "sliding_window_view", tuple(windows))
+
+
+def _windows(
+    x: DistributedArray, window_shape: int | Sequence[int], axis: int | Sequence[int] | None
+) -> DistributedArray:
     one = isinstance(window_shape, int | np.integer)
     lengths = (int(window_shape),) if one else tuple(window_shape)  # type: ignore[arg-type]
     places = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
@@ -44,8 +55,18 @@ def sliding_window_view(
             problem = f"a window of {length} does not fit axis {at} of {size} elements"
             raise error(ShapeError, "sliding_window_view", problem, operands={"x": x.type})
         number = size - length + 1
-        shifted = [windows[along(windows.ndim, at, slice(i, i + number))] for i in range(length)]
+        shifted = [
+            getitem(windows, along(windows.ndim, at, slice(i, i + number))) for i in range(length)
+        ]
         if not shifted:
             raise error(ShapeError, "sliding_window_view", "a window of 0 elements")
         windows = stack(shifted, axis=-1)
     return windows
+
+
+view_step(
+    "sliding_window_view",
+    lambda x, windows: _windows(x, *windows),
+    None,
+    lambda x, windows: np.lib.stride_tricks.sliding_window_view(x, *windows),
+)

@@ -12,6 +12,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.array.views import show, view_step
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import alias
@@ -24,6 +25,11 @@ from gdt.sharding.dtypes import promoted
 __all__ = ["einsum", "einsum_path"]
 
 
+Term = tuple[str, ...]
+Labelled = tuple[DistributedArray, Term]
+LETTERS = string.ascii_uppercase + string.ascii_lowercase
+
+
 @public
 def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> DistributedArray:
     """Products of the operands, summed over labels: `"bij,jk->bik"` is a batched matmul.
@@ -34,6 +40,9 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Distribute
         the list of its labels, which are integers, and last the labels of the result.
     optimize: the order in which more than two operands are contracted: False for left to right,
         else as `gdt.einsum_path` takes it, whose path it may be.
+
+    One operand whose axes are only put in another order gives a view, as in NumPy; one of which a
+    diagonal is taken a view that is read-only.
 
     Two operands are one contraction; see `gdt.matmul` for what split axes do. dtypes are those of
     NumPy's einsum: sums of small integers do not widen. Raises ShapeError for subscripts that do
@@ -59,14 +68,22 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Distribute
             operands_of_step = [operands_left.pop(i) for i in sorted(step, reverse=True)]
             operands_left.append(_contracted(operands_of_step[::-1], operands_left, out))
     x, labels = _contracted(operands_left, [], out)
-    if labels != out:
-        return _reduced(x, labels, out)
-    return alias(x) if x is arrays[0] else x
+    result = _reduced(x, labels, out) if labels != out else alias(x) if x is arrays[0] else x
+    if len(arrays) == 1 and arrays[0] is operands[0] and {*terms[0]} == {*out}:
+        return _as_view(arrays[0], terms[0], out, subscripts, result)
+    return result
 
 
-Term = tuple[str, ...]
-Labelled = tuple[DistributedArray, Term]
-LETTERS = string.ascii_uppercase + string.ascii_lowercase
+def _as_view(
+    x: DistributedArray, term: Term, out: Term, subscripts: str, result: DistributedArray
+) -> DistributedArray:
+    """The axes of `x` in another order as a view of it, its diagonals as a read-only one."""
+    if len(term) == len(out):
+        return show(x, result, "transpose", tuple(term.index(label) for label in out))
+    return show(x, result, "einsum", subscripts)
+
+
+view_step("einsum", lambda x, text: einsum(text, x), None, lambda x, text: np.einsum(text, x))
 
 
 def _contracted(operands: Sequence[Labelled], others: Sequence[Labelled], out: Term) -> Labelled:

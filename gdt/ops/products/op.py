@@ -16,6 +16,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.array.views import show, view_step
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Labels, Memory
@@ -37,7 +38,6 @@ from gdt.sharding.array_type import ArrayType
 
 __all__ = [
     "contraction",
-    "diagonal",
     "dot",
     "inner",
     "matmul",
@@ -298,16 +298,8 @@ def outer(x: Any, w: Any) -> DistributedArray:
 # ---------------------------------------------------------------- diagonals
 
 
-@public
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
-    """The elements `x[..., i, ..., i + offset, ...]` of two axes, as a new last axis.
-
-    The new axis is split as `axis1` is; over a split `axis2` the result is a partial sum. Raises
-    AxisError for axes that x does not have, ShapeError if both are one axis.
-
-    >>> gdt.diagonal(gdt.asarray([[1, 2], [3, 4]])).tolist()
-    [1, 4]
-    """
+    """`diagonal_`, for functions that write to no array."""
     (x,) = as_operands("diagonal", x=x)
     rows, columns = (checked_axis(x.type, a, "diagonal") for a in (axis1, axis2))
     if rows == columns:
@@ -323,6 +315,26 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distrib
     order = [d for d in range(x.ndim) if d not in (rows, columns)]
     last = transpose(elements, (*order, columns, rows))  # (..., 1, length)
     return reshape(last, tuple(x.shape[d] for d in (*order, rows)))  # (..., length)
+
+
+@public
+def diagonal_(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
+    """The elements `x[..., i, ..., i + offset, ...]` of two axes, as a new last axis; a read-only
+    view.
+
+    The new axis is split as `axis1` is; over a split `axis2` the result is a partial sum. Raises
+    AxisError for axes that x does not have, ShapeError if both are one axis.
+
+    >>> gdt.diagonal(gdt.asarray([[1, 2], [3, 4]])).tolist()
+    [1, 4]
+    """
+    out = diagonal(x, offset, axis1, axis2)
+    return show(x, out, "diagonal", (offset, axis1, axis2))
+
+
+view_step(
+    "diagonal", lambda x, places: diagonal(x, *places), None, lambda x, places: x.diagonal(*places)
+)
 
 
 @public
