@@ -35,6 +35,8 @@ EMPTY = np.zeros((0, 3))
 WEIGHTS = rng.random(5) + 0.5
 POINTS = np.cumsum(rng.random(5) + 0.5)
 
+RULES = ("auto", "doane", "fd", "rice", "scott", "sqrt", "sturges")
+
 Samples = list[Sample]
 
 
@@ -97,7 +99,10 @@ COMPOSED: dict[str, Samples] = {
     + calls(np.histogram, (VECTOR,), bins=3, weights=LONG[:11], grad=False),
     "histogram2d": calls(np.histogram2d, (LONG, LONG[::-1].copy(), 4), grad=False)
     + calls(np.histogram2d, (LONG, LONG[::-1].copy(), [3, GRID]), density=True, grad=False),
-    "histogram_bin_edges": calls(np.histogram_bin_edges, (LONG, 5), (LONG, "rice"), grad=False),
+    "histogram_bin_edges": calls(
+        np.histogram_bin_edges, (LONG, 5), (LONG, "rice"), (SMALL, "rice"), grad=False
+    )
+    + calls(np.histogram_bin_edges, *((LONG, r) for r in RULES), range=(-0.5, 0.25), grad=False),
     "histogramdd": calls(np.histogramdd, (MATRIX, 3), (MATRIX, [2, 3, GRID]), grad=False),
     "interp": calls(np.interp, (LONG, GRID, WEIGHTS[[0, 1, 2, 3, 4, 0]]))
     + calls(np.interp, (LONG, GRID, GRID * 2), left=-7.0, right=9.0)

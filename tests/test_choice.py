@@ -197,6 +197,22 @@ def test_the_cotangent_of_a_relayout_goes_back_as_the_value_came(blocks: int) ->
     np.testing.assert_allclose(gradient.numpy(), 2 * whole.T @ (whole @ w.numpy()))
 
 
+def test_a_partial_cotangent_below_twice_its_operands_is_scattered_once() -> None:
+    """Its bytes go once, and those of the operands' cotangents, made of sums, would go twice."""
+    mesh = gdt.create_mesh([("m", 4)], device_type="CPU")
+    whole = gdt.Layout([None, None, None], mesh)
+    a = gdt.ones((32, 1, 4), layout=gdt.Layout([None, None, "m"], mesh))
+    b = gdt.ones((32, 2, 1), layout=whole)
+    w = gdt.ones((4, 8), layout=gdt.Layout([None, "m"], mesh))
+    with gdt.count_collectives() as counter:
+        gdt.grad(lambda a, b: gdt.sum(gdt.tanh((a * b) @ w)), argnums=(0, 1))(a, b)
+    product = 8 * 32 * 2 * 4  # bytes, gathered and scattered; beside them the gradient of b
+    assert [(c.kind, c.bytes) for c in counter][:2] == [
+        ("all_gather", 3 * product), ("reduce_scatter", 3 * product)
+    ]  # fmt: skip
+    assert [c.kind for c in counter][2:] == ["all_reduce"]
+
+
 # ---------------------------------------------------------------- tables
 
 

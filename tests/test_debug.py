@@ -219,6 +219,14 @@ def test_padding_and_partial_sums_raise_no_false_alarm(mesh: Mesh) -> None:
         assert float(gdt.sum(gdt.exp(x) - 1.0)) > 0
 
 
+@pytest.mark.parametrize("mesh", MODES, ids=lambda m: str(m.grid))
+def test_a_sum_of_finite_parts_that_overflows_is_named(mesh: Mesh) -> None:
+    x = gdt.full(4, 1e308, layout=gdt.Layout([("x", "y")], mesh))
+    with gdt.check_nans(), np.errstate(over="ignore"), pytest.raises(NanError) as caught:
+        gdt.sum(x).resolve()
+    assert "1 infinite of 1 elements" in str(caught.value)
+
+
 def test_gradients_are_checked() -> None:
     x = gdt.asarray([0.0, 1.0])
     with gdt.check_nans(), np.errstate(all="ignore"), pytest.raises(NanError):

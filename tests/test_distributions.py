@@ -126,11 +126,12 @@ def test_choices_have_their_chances() -> None:
     rows = gdt.random.permuted(x, axis=1, key=1).numpy()
     assert (np.sort(rows, 1) == x.numpy()).all() and (rows != x.numpy()).any()
     other, layout = x.copy(), gdt.Layout(["a", None], MESHES[0])
-    for y in (other, gdt.asarray(x.numpy(), layout=layout)):
+    for axis, y in enumerate((other, gdt.asarray(x.numpy(), layout=layout))):
         before = y.layout
-        gdt.random.shuffle(y, key=5)
+        gdt.random.shuffle(y, axis, key=5)
         assert y.layout is before
-        assert y.tolist() == gdt.random.permutation(x, key=5).tolist() != x.tolist()
+        assert y.tolist() == gdt.random.permutation(x, axis, key=5).tolist() != x.tolist()
+        assert (np.sort(y, axis) == np.sort(x, axis)).all()
     assert sorted(gdt.random.permuted(x, key=1).ravel().tolist()) == list(range(12))
     assert (
         stats.chisquare(
@@ -157,12 +158,13 @@ def test_every_layout_gives_the_same_bits(name: str) -> None:
                 assert x.numpy().tobytes() == expected.numpy().tobytes(), layout
 
 
-LARGE, CHANCES = np.linspace(1, 60, 21).reshape(7, 3), np.array([0.2, 0.5, 0.9])
+LARGE, CHANCES = np.linspace(1, 60, 21).reshape(7, 3), np.array([0.2, 0.4, 0.9])
 ARRAYS: dict[str, list[np.ndarray]] = {
     "gamma": [np.round(LARGE), CHANCES], "beta": [np.round(LARGE), CHANCES],
     "poisson": [np.round(LARGE)], "binomial": [np.round(LARGE), CHANCES], "geometric": [CHANCES],
     "zipf": [1.0 + CHANCES], "logseries": [CHANCES], "wald": [LARGE, CHANCES],
     "noncentral_f": [LARGE, 1.0 + CHANCES, CHANCES],
+    "negative_binomial": [np.round(LARGE), CHANCES],
 }  # fmt: skip
 
 

@@ -81,6 +81,8 @@ def test_classifiers_in_tensorflows_words() -> None:
     rows = list(classifier.predict(lambda: data()[0]))
     assert len(list(classifier.predict(data))) == len(rows) == len(X)
     assert [row["classes"][0] for row in rows] == classifier.predict(X).tolist()
+    backwards = list(classifier.predict(lambda: dict(reversed(data()[0].items()))))
+    np.testing.assert_array_equal([r["logits"] for r in backwards], [r["logits"] for r in rows])
     np.testing.assert_allclose([r["probabilities"] for r in rows], classifier.predict_proba(X))
 
 

@@ -112,6 +112,8 @@ def test_history_holds_what_keras_holds() -> None:
     assert list(history.history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
     assert [len(values) for values in history.history.values()] == [3, 3, 1, 1]
     assert compiled().fit(X, Y, epochs=3, initial_epoch=3, verbose=0).epochs == []
+    some = compiled().fit(X, Y, epochs=5, verbose=0, validation_data=(X, Y), validation_freq=[2, 4])
+    assert ["val_loss" in results for results in some.epochs] == [False, True, False, True, False]
     figure = history.plot()
     assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
     assert len(figure.axes[0].lines) == 2
@@ -140,7 +142,9 @@ def test_weights_of_rows_and_classes_are_keras() -> None:
     history = model.fit(x, y, sample_weight=weights, verbose=0)
     assert history["loss"][0] == pytest.approx(float((weights * each).mean()), rel=1e-5)
     factors = {1: 3.0, 2: 0.5}
-    model.fit(x, y, class_weight=factors, sample_weight=weights, verbose=0)
+    history = model.fit(x, y, class_weight=factors, sample_weight=weights, verbose=0)
+    both = weights * [factors.get(label, 1.0) for label in range(4)]
+    assert history["loss"][0] == pytest.approx(float((both * each).mean()), rel=1e-5)
     classifier = compiled()
     kind = np.array([factors.get(int(label), 1.0) for label in Y], "float32")
     one = classifier.fit(X, Y, ROWS, shuffle=False, class_weight=factors, verbose=0)
@@ -348,9 +352,10 @@ def test_detections_of_logits_are_those_of_their_sigmoids() -> None:
         model.compile("sgd", loss, names)
         results.append(model.evaluate(inputs, y, verbose=0))
     np.testing.assert_allclose(*results, rtol=1e-5)
-    auc = gdt.metrics.AUC()
-    auc.update([0.0, 1.0], [-0.1, 0.4])
-    assert np.isnan(auc.result())
+    for predictions in ([-0.1, 0.4], [0.1, 1.4]):
+        auc = gdt.metrics.AUC()
+        auc.update([0.0, 1.0], predictions)
+        assert np.isnan(auc.result())
 
 
 def test_weighted_metrics_have_names_of_their_own() -> None:
@@ -412,8 +417,11 @@ def test_validation_data_may_have_several_inputs() -> None:
     x, z = nn.Input((6,)), nn.Input((6,))
     model = nn.Model([x, z], nn.Dense(CLASSES)(x - z))
     model.compile("sgd", "sparse_softmax_cross_entropy")
-    history = model.fit([X, X], Y, verbose=0, validation_data=([X, X], Y))
-    assert history["val_loss"] == [pytest.approx(np.log(CLASSES), abs=0.1)]
+    others = [X[::-1].copy(), X]
+    history = model.fit([X, X], Y, verbose=0, validation_data=(others, Y))
+    logits = model.predict(others)
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(ROWS), Y]
+    assert history["val_loss"] == [pytest.approx(losses.mean(), rel=1e-5)]
 
 
 def test_a_loss_that_needs_the_host_names_the_line_and_the_flag() -> None:
@@ -498,6 +506,14 @@ def test_a_plateau_reduces_the_rate() -> None:
     history = model.fit(X[:, :1], X[:, :1], epochs=6, shuffle=False, verbose=0, callbacks=[plateau])
     rates = np.array([1, 1, 0.5, 0.5, 0.25, 0.25]) * history["learning_rate"][0]
     np.testing.assert_allclose(history["learning_rate"], rates)
+    model.compiled.optimizer.learning_rate = 1e-30
+    plateau = ReduceLROnPlateau("loss", factor=0.1, patience=0, min_lr=5e-32)
+    history = model.fit(X[:, :1], X[:, :1], epochs=4, shuffle=False, verbose=0, callbacks=[plateau])
+    np.testing.assert_allclose(history["learning_rate"], [1e-30, 1e-30, 1e-31, 5e-32])
+    stopping = EarlyStopping("loss", patience=2)  # an equal loss is no better one
+    model.compiled.optimizer.learning_rate = 1e-30
+    options = {"epochs": 9, "shuffle": False, "verbose": 0, "callbacks": [stopping]}
+    assert model.fit(X[:, :1], X[:, :1], **options).epoch == [0, 1, 2]
     with pytest.raises(ArgumentError, match="ReduceLROnPlateau: patience is -1, below 0"):
         ReduceLROnPlateau("loss", patience=-1)
 
@@ -580,12 +596,14 @@ def test_tensorboard_reads_the_results(tmp_path: Path) -> None:
         from tensorboardX.record_writer import RecordWriter  # noqa: F401, PLC0415
     except ImportError:
         skip("tensorboardX is not installed")
-    callback = TensorBoard(tmp_path, update_freq=1)
-    model = compiled()
-    model.fit(X, Y, 25, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[callback])
     tags: dict[str, list[int]] = {}
-    for part in ("train", "validation"):
-        (file,) = (tmp_path / part).iterdir()
+    for epochs, part in itertools.product((1, 2), ("train", "validation")):
+        if part == "train":  # the second epoch is one of a training that goes on
+            compiled().fit(
+                X, Y, 25, epochs=epochs, verbose=0, validation_data=(X, Y), resume=tmp_path / "r",
+                callbacks=[TensorBoard(tmp_path / str(epochs), update_freq=1)],
+            )  # fmt: skip
+        (file,) = (tmp_path / str(epochs) / part).iterdir()
         data, at = file.read_bytes(), 0
         while at < len(data):  # length (8), its checksum (4), the event, its checksum (4)
             size = int.from_bytes(data[at : at + 8], "little")
@@ -697,6 +715,27 @@ def test_what_callbacks_keep_is_there_again(tmp_path: Path) -> None:
     training(tmp_path, again)
     assert again[0].arrays["sum"].tolist() == [10.0, 10.0]  # 1 + 2 + 3 + 4
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["2", "3", "4"]
+
+
+def test_results_are_compared_with_those_before_a_resume(tmp_path: Path) -> None:
+    """The best one of a checkpoint; epochs of patience and of a cooldown."""
+
+    class Judge(Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["val_loss"] = min(2.0, epoch + 1.0)
+
+    for epochs in range(1, 8):
+        callbacks = [
+            Judge(),
+            ModelCheckpoint(tmp_path / "best-{epoch}", save_best_only=True, save_weights_only=True),
+            ReduceLROnPlateau("val_loss", factor=0.5, patience=2, cooldown=2),
+        ]
+        history = linear().fit(
+            X[:, :1], X[:, :1], epochs=epochs, verbose=0, callbacks=callbacks, resume=tmp_path / "r"
+        )
+    assert [path.name for path in tmp_path.glob("best-*")] == ["best-1"]
+    rates = np.array(history["learning_rate"])
+    np.testing.assert_allclose(rates / rates[0], [1, 1, 1, 0.5, 0.5, 0.5, 0.25])
 
 
 def test_keras_backup_is_resume(tmp_path: Path) -> None:

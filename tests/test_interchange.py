@@ -43,17 +43,20 @@ def test_numpy_reads_an_array_through_dlpack(blocks: int) -> None:
     assert x.tolist() == [0, 1, 2, 3, 4]
 
 
+class Capsule:
+    """An array in the memory of the host, as a capsule that has been made before."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
 def test_consumers_that_know_no_read_only_memory_get_a_copy() -> None:
-    class Capsule:
-        def __init__(self, capsule: Any) -> None:
-            self.capsule = capsule
-
-        def __dlpack__(self, **options: Any) -> Any:
-            return self.capsule
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 1, 0
-
     x = gdt.ones(3)
     shared = np.from_dlpack(Capsule(x.__dlpack__(max_version=(1, 0))))
     assert np.shares_memory(shared, x.numpy()) and not shared.flags.writeable
@@ -76,7 +79,9 @@ def test_shards_in_one_memory_are_exported_without_a_copy() -> None:
     for specs, shape in ((["x", "y"], (2, 2)), (["x"], (7,)), ([("x", "y"), None], (16, 8))):
         x = gdt.asarray(np.arange(np.prod(shape)).reshape(shape), layout=gdt.Layout(specs, mesh))
         for version in ({}, {"max_version": (0, 8)}, {"max_version": (1, 0)}):
-            assert x.__dlpack__(copy=False, **version)
+            shared = np.from_dlpack(Capsule(x.__dlpack__(copy=False, **version)))
+            assert np.shares_memory(shared, x.numpy()) and shared.tolist() == x.tolist()
+        assert not np.from_dlpack(x, copy=False).flags.writeable
     divided = gdt.create_mesh([("x", 2)], blocks=2)
     apart = gdt.asarray([1, 2], layout=gdt.Layout(["x"], divided))
     with pytest.raises(BufferError, match="cannot be had without a copy"):

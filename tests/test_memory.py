@@ -449,6 +449,39 @@ def test_a_device_holds_its_parts_and_one_layer(
     assert memory.peak <= parameters + gradients + state + layer + rows
 
 
+class Chain(nn.Module):
+    """Products of four weights, which are gathered together, with what is on one of their sides."""
+
+    def __init__(self, side: str) -> None:
+        self.side, self.weights = side, [gdt.full((64, 64), 0.01, "float32") for _ in range(4)]
+
+    def __call__(self, x: DistributedArray) -> DistributedArray:
+        for w in self.weights:
+            x = gdt.tanh(w @ x if self.side == "left" else x @ w)
+        return x
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_gathered_weight_is_freed_when_its_product_has_been_passed_on_the_way_back(
+    side: str,
+) -> None:
+    mesh = gdt.create_mesh([("data", 8)], blocks=8)
+    with gdt.default_mesh(mesh):
+        model = Chain(side)
+    layouts = nn.LayoutMap(mesh)
+    layouts[".*"] = nn.Sharded(kept="data")
+    layouts.apply(model)
+    shape, specs = ((64, 8), [None, "data"]) if side == "left" else ((8, 64), ["data", None])
+    x = gdt.ones(shape, "float32", layout=Layout(specs, mesh))
+    gradients = lambda: gdt.grad(lambda m: gdt.sum(m(x)))(model)
+    gradients()
+    with gdt.testing.peak_memory(model, [x]) as memory:
+        before = memory.now
+        gradients()
+    # All weights, the gradient of one before it is scattered, and the activations.
+    assert memory.peak - before <= 5.5 * 4 * 64 * 64
+
+
 @pytest.mark.parametrize("segments", [1, 2, 3, 4, 6, 12])
 def test_checkpointing_takes_the_memory_of_its_formula(segments: int) -> None:
     """An activation for each segment, and all of one segment; source: Chen et al. 2016."""

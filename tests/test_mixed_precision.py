@@ -74,7 +74,7 @@ def test_sums_of_products_do_not_lose_what_is_small() -> None:
 def test_a_step_that_overflows_changes_nothing_and_halves_the_scale(recorded: bool) -> None:
     layout = Layout(["model"], MESH)
     model = {"w": gdt.asarray(np.ones(4, np.float32), layout=layout)}
-    optimizer = gdt.optim.LossScaling(gdt.optim.SGD(0.1, 0.9), scale=4.0, growth_interval=2)
+    optimizer = gdt.optim.LossScaling(gdt.optim.SGD(0.1, 0.9), scale=4.0, growth_interval=3)
     plain, other = (
         gdt.optim.SGD(0.1, 0.9),
         {"w": gdt.asarray(np.ones(4, np.float32), layout=layout)},
@@ -87,18 +87,18 @@ def test_a_step_that_overflows_changes_nothing_and_halves_the_scale(recorded: bo
 
     take = gdt.function(step, state=[model, optimizer]) if recorded else step
     scales = []
-    for factor in (1.0, np.inf, 1.0, 1.0, 1.0):
+    for factor in (1.0, np.inf, 1.0, 1.0, 1.0, 1.0):
         take(gdt.asarray(np.float32(factor), layout=Layout([], MESH)))
         scales.append(float(optimizer.scale))
         if np.isfinite(factor):
             plain.update(other, gdt.grad(lambda p: gdt.sum(p["w"] ** 2))(other))
         if len(scales) == 2:
             np.testing.assert_array_equal(model["w"].numpy(), other["w"].numpy())
-    assert scales == [4.0, 2.0, 2.0, 4.0, 4.0]
+    assert scales == [4.0, 2.0, 2.0, 2.0, 4.0, 4.0]
     moments = optimizer.optimizer.state
     for name, arrays in plain.state.items():
         np.testing.assert_allclose(moments[name]["w"].numpy(), arrays["w"].numpy(), rtol=1e-6)
-    assert model["w"].layout is layout and optimizer.optimizer.steps == 5
+    assert model["w"].layout is layout and optimizer.optimizer.steps == 6
 
 
 def test_scaled_losses_train_what_float16_alone_would_lose(rng: np.random.Generator) -> None:
@@ -115,6 +115,17 @@ def test_scaled_losses_train_what_float16_alone_would_lose(rng: np.random.Genera
         results[scaled] = history["loss"][-1]
         assert np.isfinite(results[scaled])
     assert results[True] <= results[False]
+
+
+def test_a_gradient_is_clipped_by_its_norm_without_the_scale() -> None:
+    x, weights = gdt.ones((4, 1), "float32"), []
+    for optimizer in (gdt.optim.SGD(0.5), gdt.optim.LossScaling(gdt.optim.SGD(0.5), scale=1024.0)):
+        model = nn.Dense(1, 1, use_bias=False, initializer="ones")
+        trainer = gdt.Trainer(model, optimizer, "mse", clip_norm=1.5)
+        for target in (0.5, -0.5):  # gradients of 1, which stays as it is, and of 2
+            trainer.step(x, x * target)
+        weights.append(model.weight.numpy())
+    np.testing.assert_array_equal(*weights)
 
 
 def test_other_dtypes_are_refused() -> None:

@@ -7,6 +7,7 @@ import math
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -455,13 +456,22 @@ def test_losses_are_their_formulas(rng: np.random.Generator) -> None:
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     targets = rng.dirichlet(np.ones(5), 8)
     sigmoids = 1 / (1 + np.exp(-logits))
+    gap = abs(logits - other)
     logistic = -targets * np.log(sigmoids) - (1 - targets) * np.log(1 - sigmoids)
     cases = [
         (losses.sparse_softmax_cross_entropy, labels, -np.log(probabilities[np.arange(8), labels])),
         (losses.softmax_cross_entropy, targets, -(targets * np.log(probabilities)).sum(-1)),
         (losses.sigmoid_cross_entropy, targets, logistic),
         (losses.mean_squared_error, other, (logits - other) ** 2),
-        (losses.mean_absolute_error, other, abs(logits - other)),
+        (losses.mean_absolute_error, other, gap),
+        *(
+            (
+                partial(losses.huber, delta=d),
+                other,
+                np.where(gap < d, gap**2 / 2, d * (gap - d / 2)),
+            )
+            for d in (0.5, 1.0)
+        ),
     ]
     for mesh in MESHES:
         for loss, truth, each in cases:

@@ -397,6 +397,9 @@ def test_weights_that_do_not_fit_are_all_listed(tmp_path: Path) -> None:
     del arrays["h.0.up.bias"]
     safetensors.numpy.save_file(arrays, path)
     assert len(gdt.load_weights(model, path, NAMES, strict=False)) == 4
+    safetensors.numpy.save_file({"a": np.ones((2, 3)), "b": np.zeros((2, 3))}, tmp_path / "twice")
+    with pytest.raises(CheckpointError, match="b: weight has been given before"):
+        gdt.load_weights(nn.Dense(2, 3, use_bias=False), tmp_path / "twice", {"a|b": "weight"})
     with pytest.raises(ArgumentError, match="does not fit the pattern"):
         gdt.load_weights(model, path, {"h.*": r"\3"})
     with pytest.raises(ArgumentError, match=r"'\(' is no pattern"):

@@ -129,7 +129,9 @@ def test_batches_of_one_replica_are_taken_in_turn() -> None:
         size = context.get_per_replica_batch_size(6)
         return [np.full(size, n) for n in range(5)]
 
-    taken = [x.tolist() for x in strategy.distribute_datasets_from_function(batches)]
+    distributed = strategy.distribute_datasets_from_function(batches)
+    taken = [x.tolist() for x in distributed]
+    assert len(distributed) == len(taken)
     assert taken == [[0, 0, 0, 1, 1, 1], [2, 2, 2, 3, 3, 3], [4, 4, 4]]
     with pytest.raises(ArgumentError, match="7 rows do not divide by 2"):
         list(strategy.distribute_datasets_from_function(

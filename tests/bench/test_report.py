@@ -398,8 +398,12 @@ def test_a_machine_that_became_slower_is_a_notice(saved):
     assert "its own copy took 2.00 times as long on CPU" in report_on(runs[1], runs[0]).notices[0]
 
 
-def test_benchmarks_of_one_run_only_and_too_few_rounds_are_notices(saved):
-    before, after = both(saved, [GOOD, entry("test_old", 1.0)], [entry("test_f", 1.0, rounds=2)])
+@pytest.mark.parametrize("few", ["before", "after"])
+def test_benchmarks_of_one_run_only_and_too_few_rounds_are_notices(saved, few):
+    one, other = (
+        entry("test_f", 1.0, rounds=2 if few == run else 100) for run in ("before", "after")
+    )
+    before, after = both(saved, [one, entry("test_old", 1.0)], [other])
     notices = report_on(after, before).notices
     assert "1 benchmark(s) with fewer than 5 rounds are not judged, such as f." in notices
     assert "1 benchmark(s) are only in the run before, such as test_file.py::test_old." in notices

@@ -785,6 +785,15 @@ def calling(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return call
 
 
+def with_factor(value: float) -> Callable[[Any], Any]:
+    """A function with a default that can be given by name alone."""
+
+    def scaled(part: Any, *, factor: float = value) -> Any:
+        return part * factor
+
+    return scaled
+
+
 def normalize(x: gdt.DistributedArray, momentum: float) -> None:
     """Three recorded steps of batch normalisation."""
     layer = gdt.nn.LayoutMap(x.mesh).apply(gdt.nn.BatchNorm(2, momentum=momentum))
@@ -841,6 +850,8 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "inner function": lambda x, first: gdt.map_shards(
         (lambda part: np.apply_along_axis(lambda p: p * 2.0, 0, part)) if first else
         (lambda part: np.apply_along_axis(lambda p: p * 3.0, 0, part)), x.layout, x.layout)(x),
+    "default by name": lambda x, first: gdt.map_shards(
+        with_factor(2.0 if first else 3.0), x.layout, x.layout)(x),
     "own array": lambda x, first: x * gdt.asarray(np.full(16, 2.0 if first else 3.0)),
     "running moments": lambda x, first: normalize(x, 0.9 if first else 0.8),
     "packed": lambda x, first: gdt.pack([np.ones((4, 4)) for _ in x.mesh.local_devices()],

@@ -157,6 +157,7 @@ DIFFERENT = {
         "map_shards of <lambda>.<locals>.<lambda> (code ",
         ")(float64[16]  ['batch'])",
     ],
+    "default by name": [", factor=2.0)(float64[16]  ['batch'])", ", factor=3.0)("],
     "own array": ["call 3: float64[16]  [-] on Mesh(batch=4)", ", by copy_to_mesh, contents "],
     "running moments": ["moving_mean of BatchNorm", ") with 0.9, line ", ") with 0.8, line "],
     "packed": ["step 1, pack to ['batch', -] on ", "pack to [-, 'batch'] on ", ", line "],

@@ -132,6 +132,8 @@ SAMPLES: dict[str, list[Sample]] = {
             ((np.array([True, False, False]),), {"pad_width": (1, 1), "mode": "mean"}),
             ((_LINE,), {"pad_width": (0, 3), "mode": "median", "stat_length": 3}),
             ((_ints(5) > 0,), {"pad_width": (3, 1), "mode": "linear_ramp"}),
+            ((np.array([-5, 2, -7]),), {"pad_width": (3, 4), "mode": "linear_ramp"}),
+            ((np.array([1, 2, 2]),), {"pad_width": (1, 2), "mode": "mean"}),
             ((_A,), {"pad_width": ((4, 2), (1, 0)), "mode": "reflect"}),
             ((_LINE,), {"pad_width": (9, 15), "mode": "reflect"}),
             ((_A,), {"pad_width": ((3, 3), (0, 2)), "mode": "symmetric"}),
