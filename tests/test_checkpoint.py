@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from gdt.checkpoint.checksums import checksums, damaged
 from gdt.errors import CheckpointError, DistributedError
 from gdt.optim import Adam
 from gdt.sharding import processes
+
+from .allocations import allocations
 
 Tree = dict[str, Any]
 
@@ -351,11 +352,9 @@ def test_saving_puts_no_whole_array_together(tmp_path: Path) -> None:
         f"w{i}": gdt.ones((512, 1024), "float32", layout=Layout(["x", None], mesh))
         for i in range(4)
     }
-    tracemalloc.start()
-    save(tmp_path / "a.safetensors", tree)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 512 * 1024 * 4 / 4
+    with allocations() as allocated:
+        save(tmp_path / "a.safetensors", tree)
+    assert allocated.peak < 512 * 1024 * 4 / 4
 
 
 # ---------------------------------------------------------------- manager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 
 import gdt
 from gdt.testing import assert_consistent, layouts, meshes
+
+from .allocations import allocations
 
 MESHES = meshes()
 REDUCTIONS = (None, "sum", "prod", "max", "min")
@@ -215,11 +216,9 @@ def test_empty_bools_are_bools() -> None:
 def test_a_device_makes_only_its_shards() -> None:
     layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 8)], blocks=8))
     gdt.eye(8, layout=layout)
-    tracemalloc.start()
-    x = gdt.eye(1600, dtype="float64", layout=layout)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < x.nbytes * 1.5  # all blocks, and what one of them is made of
+    with allocations() as allocated:
+        x = gdt.eye(1600, dtype="float64", layout=layout)
+    assert allocated.peak < x.nbytes * 1.5  # all blocks, and what one of them is made of
 
 
 @pytest.mark.parametrize(

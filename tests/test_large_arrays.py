@@ -3,7 +3,6 @@ holds more than a few shards, results as NumPy has them."""
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,8 @@ import gdt
 from gdt.backend import backend_of
 from gdt.comm.transport import transport_of
 from gdt.testing import meshes
+
+from .allocations import allocations
 
 DEVICES = 8
 MOST_HELD = 3.0  # shards that a device may hold beside those of the operands
@@ -236,10 +237,8 @@ def test_large_arrays_stay_split(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         atol = large.rounding * np.abs(expected).max() if large.rounding else 0.0
         np.testing.assert_allclose(result.numpy(), expected, 0.0, atol)
         assert all(block.nbytes <= 1.5 * result.nbytes / DEVICES + 1000 for block in result.blocks)
-    tracemalloc.start()
-    large.call(*operands)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with allocations() as allocated:
+        large.call(*operands)
     data = sum(operand.nbytes for operand in operands) + large.host_nbytes
     data = max(data, sum(result.nbytes for result in results))
-    assert most <= MOST_HELD * data + 1_000_000
+    assert allocated.peak <= MOST_HELD * data + 1_000_000

@@ -6,7 +6,6 @@ from __future__ import annotations
 import array
 import gc
 import math
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from gdt.backend.numpy import BufferPool
 from gdt.observe import Observer, observing
 from gdt.ops.products.contraction import matrix_product, matrix_product_nt, matrix_product_tn
 from gdt.optim import SGD, Adam, Optimizer
+
+from .allocations import allocations
 
 BATCH, WORDS, HIDDEN, CLASSES = 64, 1200, 48, 2
 
@@ -536,11 +537,7 @@ def test_a_backward_pass_frees_activations_as_it_goes(persistent: bool) -> None:
     assert persistent or memory.peak - before <= (2 * count + 5) * nbytes
     for _ in range(3):
         step()
-    tracemalloc.start()  # a replay, which nothing observes; blocks are too small for the pool
-    try:
+    with allocations() as allocated:  # of a replay, which nothing observes
         step()
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (peak >= 3 * count * nbytes) == persistent
-    assert persistent or peak <= (2 * count + 5) * nbytes
+    assert (allocated.peak >= 3 * count * nbytes) == persistent
+    assert persistent or allocated.peak <= (2 * count + 5) * nbytes

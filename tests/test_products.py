@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ from gdt.errors import DtypeError, ShapeError
 from gdt.ops.products import panels
 from gdt.sharding.mesh import Mesh
 from gdt.testing import assert_consistent, choices, meshes, placed
+
+from .allocations import allocations
 
 
 @pytest.mark.parametrize("mesh", meshes([(4,), (2, 2)]), ids=lambda m: f"{m.sizes}{m.grid}")
@@ -163,11 +164,9 @@ def test_no_device_holds_a_large_operand_whole(
         out = x @ w
     assert counter.bytes == 8 * share * sent
     assert memory.peak == held * share
-    tracemalloc.start()
-    again = x @ w
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 8 * (held + 1.5) * share  # the product, that of a panel, and panels
+    with allocations() as allocated:
+        again = x @ w
+    assert allocated.peak < 8 * (held + 1.5) * share  # the product, that of a panel, and panels
     folded = matrices(1, left, right)
     with gdt.count_collectives() as told:
         whole = folded[0] @ folded[1]

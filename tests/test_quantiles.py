@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import pytest
 import gdt
 from gdt.ops import order_statistics
 from gdt.ops.quantiles import METHODS
+
+from .allocations import allocations
 
 INF = np.inf
 
@@ -139,12 +140,13 @@ def test_a_median_takes_little_memory_and_sends_little() -> None:
     mesh = gdt.create_mesh([("x", 8)], blocks=8)
     x = gdt.random.normal((1 << 20,), layout=gdt.Layout(["x"], mesh), key=0)
     gdt.median(x)
-    with gdt.testing.peak_memory([x]) as memory, gdt.count_collectives() as counter:
-        tracemalloc.start()
+    with (
+        gdt.testing.peak_memory([x]) as memory,
+        gdt.count_collectives() as counter,
+        allocations() as allocated,
+    ):
         median = gdt.median(x)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert memory.peak < 1.01 * x.nbytes / 8 and peak < 0.4 * x.nbytes
+    assert memory.peak < 1.01 * x.nbytes / 8 and allocated.peak < 0.4 * x.nbytes
     assert counter.bytes < 0.2 * x.nbytes
     assert float(median) == np.median(x.numpy())
 

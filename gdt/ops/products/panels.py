@@ -220,6 +220,7 @@ class PanelProduct:
             for transition in panel.scatters:
                 parts = run_transition(transition, parts)
             out = self._joined(out, parts, panel.targets)
+            del parts  # whose memory the next product takes
         return self._by_block(lambda i, block: block.astype(self.out.dtype, copy=False), out)
 
     def _operand(self, panel: Panel, n: int, blocks: Blocks) -> Blocks:
