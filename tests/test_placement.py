@@ -165,10 +165,6 @@ def test_call_with_layout() -> None:
         gdt.call_with_layout(gdt.ones, "x", 3)  # type: ignore[arg-type]
 
 
-def test_synchronize_returns() -> None:
-    gdt.synchronize()
-
-
 # ---------------------------------------------------------------- map_shards
 
 

@@ -21,6 +21,7 @@ import gdt
 from gdt import DistributedArray, nn
 from gdt.data import Batches
 from gdt.errors import ArgumentError, DtypeError, FunctionError
+from gdt.programs.function import MANY, RerecordedWarning
 from gdt.random import generator
 from gdt.state import Stateful
 
@@ -859,11 +860,15 @@ def test_a_step_under_a_wrapper_of_another_file_has_its_global_state() -> None:
         assert step(gdt.ones(2)).tolist() == [2.0 * factor, 3.0]
 
 
-def test_recordings_of_different_signatures_are_no_warning() -> None:
+def test_many_signatures_are_warned_of() -> None:
+    """Each of them runs twice as written: for its plans, and to be recorded."""
     recorded = gdt.function(lambda x: x + 1)
-    for size in range(1, 20):
-        for _ in range(2):
+    for size in range(1, MANY // 2):
+        for _ in range(3):
             recorded(gdt.ones(size))
+    recorded(gdt.ones(MANY))
+    with pytest.warns(RerecordedWarning, match=f"{MANY} calls of <lambda> have run as written"):
+        recorded(gdt.ones(MANY))
 
 
 def test_counters_have_the_defaults_of_their_class() -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -504,11 +504,19 @@ def test_addresses_may_be_of_the_sixth_version() -> None:
             end.close()
 
 
+@contextmanager
+def at_once() -> Iterator[None]:
+    """What is in this `with` block waits for no time limit of 20 seconds."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 5.0
+
+
 def test_a_stranger_who_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "GREETING_TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-        with socket.create_connection(address):
+        with socket.create_connection(address), at_once():
             met = together(
                 lambda: meet(address, 2, 0, 20.0, server), lambda: meet(address, 2, 1, 20.0)
             )
@@ -617,7 +625,10 @@ def test_a_stranger_who_speaks_slowly_holds_nobody_up(monkeypatch: pytest.Monkey
         address = server.getsockname()
         stranger = threading.Thread(target=speak, args=[address])
         stranger.start()
-        met = together(lambda: meet(address, 2, 0, 20.0, server), lambda: meet(address, 2, 1, 20.0))
+        with at_once():
+            met = together(
+                lambda: meet(address, 2, 0, 20.0, server), lambda: meet(address, 2, 1, 20.0)
+            )
         is_over.set()
         stranger.join()
     for _, sockets in met:
