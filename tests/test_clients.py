@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 import gdt
 
@@ -41,19 +43,30 @@ def test_pandas_takes_arrays() -> None:
     assert np.array_equal(gdt.asarray(pd.Series([1, 2])).numpy(), [1, 2])
 
 
-def test_matplotlib_draws_arrays() -> None:
-    matplotlib.use("Agg")
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    figure, axes = pyplot.subplots()
-    x, y = X[:, 0], X[:, 1]
-    for draw in (
-        lambda: axes.plot(x, y), lambda: axes.bar(x, y), lambda: axes.hist(x),
-        lambda: axes.scatter(x, y, c=y), lambda: axes.imshow(X), lambda: axes.boxplot(X),
-        lambda: axes.fill_between(x, y), lambda: axes.axhline(X[0, 0]),
-        lambda: axes.errorbar(x, y, yerr=abs(x)), lambda: axes.contourf(X),
+def picture(values: Any) -> np.ndarray:
+    """The pixels of diagrams of a matrix."""
+    figure = Figure(figsize=(10, 4), dpi=50)
+    x, y = values[:, 0], values[:, 1]
+    for axes, draw in zip(
+        figure.subplots(2, 5).ravel(),
+        (
+            lambda at: at.plot(x, y), lambda at: at.bar(x, y), lambda at: at.hist(x),
+            lambda at: at.scatter(x, y, c=y), lambda at: at.imshow(values),
+            lambda at: at.boxplot(values), lambda at: at.fill_between(x, y),
+            lambda at: at.axhline(values[0, 0]), lambda at: at.errorbar(x, y, yerr=abs(x)),
+            lambda at: at.contourf(values),
+        ),
+        strict=True,
     ):  # fmt: skip
-        draw()
-    pyplot.close(figure)
+        draw(axes)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())
+
+
+def test_matplotlib_draws_arrays() -> None:
+    assert np.array_equal(picture(X), picture(HOST))
+    assert not np.array_equal(picture(X), picture(HOST + 1.0))
 
 
 @pytest.mark.parametrize("axis", [0, 1, None])

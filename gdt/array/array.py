@@ -195,6 +195,12 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         note_fetch("numpy", self)
         return gather_to_host(value.type, value.blocks)
 
+    @checked
+    def to_numpy(self) -> np.ndarray:
+        """`numpy()`, as matplotlib asks for it: it would draw the rows of a matrix in `boxplot` and
+        `hist`, as those of a list, in place of its columns."""
+        return self.numpy()
+
     @property
     def shards(self) -> list[Shard]:
         """The shards on the devices of this process, row-major by coordinate, as read-only views.
