@@ -1,5 +1,5 @@
-"""What every test starts from: one thread of BLAS, fixed seeds, no deadline of time, and rare
-searches for cycles of garbage."""
+"""What every test starts from: one thread of BLAS, caches in the checkout, fixed seeds, no deadline
+of time, and rare searches for cycles of garbage."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+# What tests compile and note is no part of the user's own caches.
+CACHE = Path(__file__).parent.parent / "build" / "cache"
+for name in ("GDT_CACHE_DIR", "CUPY_CACHE_DIR", "MPLCONFIGDIR"):
+    os.environ.setdefault(name, str(CACHE / name.lower()))
 
 with contextlib.suppress(ImportError):  # a machine with a GPU may have pytest alone
     from hypothesis import settings

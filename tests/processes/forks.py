@@ -23,9 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from . import programs
-from .launch import LAUNCHERS, ROOT, Ended, environment, mpiexec
-
-BEGAN = time.time()
+from .launch import LAUNCHERS, ROOT, Ended, environment, mpiexec, remove, shared_memory
 
 
 class Forked:
@@ -106,6 +104,7 @@ class ForkedUnderMpi(Forked):
         self._outputs = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  # kept
         self.codes, self.pids = [None] * count, [0] * count
         self._clients: dict[int, socket.socket] = {}
+        self._shared: set[Path] = set()
         client = [sys.executable, "-S", "-E", str(Path(__file__).with_name("mpi_client.py"))]
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
             server.bind(f"{folder}/parent")
@@ -144,6 +143,7 @@ class ForkedUnderMpi(Forked):
 
     def are_running(self) -> list[int]:
         running = super().are_running()
+        self._shared |= shared_memory(self.pids[i] for i in running)
         for i, client in list(self._clients.items()):
             if i not in running:
                 with contextlib.suppress(OSError):
@@ -170,21 +170,7 @@ class ForkedUnderMpi(Forked):
         super().end()
         self._mpiexec.kill()
         self._mpiexec.wait()
-        self._remove_shared_memory()
-
-    def _remove_shared_memory(self) -> None:
-        """Remove the files of shared memory that MPICH has left behind where processes of this run
-        were killed: a thousand of them fill the memory of the machine. One that is new may be
-        about to be mapped."""
-        mapped = ""
-        for maps in Path("/proc").glob("[0-9]*/maps"):
-            with contextlib.suppress(OSError):
-                mapped += maps.read_text()
-        for path in Path("/dev/shm").glob("mpich_shm_*"):
-            with contextlib.suppress(OSError):
-                is_old = BEGAN < path.stat().st_mtime < time.time() - 10.0
-                if is_old and str(path) not in mapped:
-                    path.unlink()
+        remove(self._shared)
 
 
 def run(cases: Sequence[dict[str, Any]], folder: Path) -> list[Ended]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +42,21 @@ def mpiexec(*options: str) -> list[str]:
     found = str(own) if own.exists() else shutil.which("mpiexec")
     assert found, "there is no mpiexec: pip install 'gdt[mpi]'"
     return [found, *options]
+
+
+def shared_memory(pids: Iterable[int]) -> set[Path]:
+    """The files of shared memory of MPICH that processes have mapped, which stay behind where one
+    of them is killed."""
+    texts = []
+    for pid in pids:
+        with suppress(OSError):
+            texts.append(Path(f"/proc/{pid}/maps").read_text())
+    return {Path(name) for text in texts for name in re.findall(r"/dev/shm/mpich_shm_\w+", text)}
+
+
+def remove(files: Iterable[Path]) -> None:
+    for path in files:
+        path.unlink(missing_ok=True)
 
 
 def results(count: int, name: str, output: Path, *arguments: object) -> list[Any]:

@@ -33,7 +33,7 @@ from gdt.errors import ArgumentError, DistributedError, MeshError
 from gdt.sharding import processes
 
 from .forks import run
-from .launch import Ended, command, ended, mpiexec, results, start
+from .launch import Ended, command, ended, mpiexec, remove, results, shared_memory, start
 
 PROMISED = 10.0  # seconds after which a process that dies has ended the others
 HANG = 60.0  # seconds after which a test gives up: time to start Python is in it
@@ -69,7 +69,7 @@ def test_a_killed_process_ends_the_others_with_an_error_that_names_it(
     where: str, output: Path
 ) -> None:
     running = over_sockets(3, command("endless", output, where))
-    victim = killed(running, 1)
+    victim, _ = killed(running, 1)
     codes, errors = ended(running, PROMISED)
     assert codes == [1, -signal.SIGKILL, 1]
     check_death([errors[0], errors[2]], victim)
@@ -83,22 +83,27 @@ def test_a_process_killed_under_mpiexec_ends_the_others_too(
     line = SHELL.format(command=shlex.join(command("endless", output, where)), directory=tmp_path)
     launcher = mpiexec("-disable-auto-cleanup", "-n", "3", "sh", "-c", line)
     running = start(1, *launcher, MPI_OF_USER=of_user)
-    victim = killed(running, 0)
-    ended(running, PROMISED)
+    victim, shared = killed(running, 0)
+    try:
+        ended(running, PROMISED)
+    finally:
+        remove(shared)
     codes = [int((tmp_path / f"code.{i}").read_text()) for i in range(3)]
     assert codes == [1, 128 + signal.SIGKILL, 1]
     check_death([(tmp_path / str(i)).read_text() for i in (0, 2)], victim)
 
 
-def killed(running: list[subprocess.Popen[str]], teller: int) -> int:
-    """Kill the process whose number one of those running prints; that number."""
+def killed(running: list[subprocess.Popen[str]], teller: int) -> tuple[int, set[Path]]:
+    """Kill the process whose number one of those running prints; that number, and the files of
+    shared memory that the process leaves behind."""
     stdout = running[teller].stdout
     assert stdout is not None
     line = stdout.readline()
     if not line:
         raise AssertionError(f"it has ended before: {ended(running, HANG)}")
+    shared = shared_memory([int(line)])
     os.kill(int(line), signal.SIGKILL)
-    return int(line)
+    return int(line), shared
 
 
 def check_death(texts: list[str], victim: int) -> None:

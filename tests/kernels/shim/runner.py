@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -33,7 +34,8 @@ from gdt.cuda.tensor_map import TensorMap
 from . import worker
 
 HERE = Path(__file__).resolve().parent
-BUILD_FOLDER = Path(tempfile.gettempdir()) / f"gdt-shim-{os.getuid()}"
+BUILD_FOLDER = HERE.parents[2] / "build" / "shim"
+KEPT = 30 * 86400  # seconds for which a library is kept that is not used
 GUARD_BYTES = 4096
 ORDERS = ("forward", "reverse", "random")
 ASYNC_MODES = ("early", "late", "tossed")
@@ -74,13 +76,23 @@ def build(
     parts = [file, path.read_text(), headers, shim, names, flags]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
     out = BUILD_FOLDER / f"{path.stem}-{sanitizer or 'plain'}-{key}.so"
-    BUILD_FOLDER.mkdir(exist_ok=True)
+    BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
     unit = translation_unit(path, names, sources.structs(file, folder))
     with open(out.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of tests want the same library at once
         if not out.exists():
             compile_unit(unit, ["g++", *flags, f"-I{HERE}", f"-I{path.parent}"], out)
+            remove_old()
+        os.utime(out)
     return out
+
+
+def remove_old() -> None:
+    """Remove libraries of kernels as they were, and the files that locked them."""
+    for path in BUILD_FOLDER.glob("*-*.*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - KEPT:
+                path.unlink()
 
 
 def compile_unit(unit: str, command: Sequence[str], out: Path) -> None:
