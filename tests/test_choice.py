@@ -123,6 +123,15 @@ def test_a_partial_sum_passes_on_twice_where_the_results_are_small() -> None:
     assert [(c.kind, c.arrays) for c in counter] == [("all_reduce", 2)]
 
 
+def test_a_step_passes_a_sum_on_whatever_has_read_it_before() -> None:
+    step = gdt.function(lambda x: x * 2.0)
+    for is_read in (False, True, True, False):
+        x = partial_array((8, 6))
+        if is_read:
+            gdt.mean(x, axis=1)
+        assert step(x).layout.partial == {"x": "sum"}
+
+
 def test_an_operand_that_the_same_call_resolves_passes_nothing_on() -> None:
     x = partial_array((8, 6))
     with gdt.count_collectives() as counter:

@@ -514,6 +514,10 @@ def test_a_plateau_reduces_the_rate() -> None:
     model.compiled.optimizer.learning_rate = 1e-30
     options = {"epochs": 9, "shuffle": False, "verbose": 0, "callbacks": [stopping]}
     assert model.fit(X[:, :1], X[:, :1], **options).epoch == [0, 1, 2]
+    options["callbacks"] = [EarlyStopping("loss", patience=1, baseline=0.0)]
+    assert model.fit(X[:, :1], X[:, :1], **options).epoch == [0]
+    rising = ("val_accuracy", "acc", "val_auc", "precision", "val_recall")
+    assert [EarlyStopping(name).sign for name in (*rising, "val_loss")] == [-1] * 5 + [1]
     with pytest.raises(ArgumentError, match="ReduceLROnPlateau: patience is -1, below 0"):
         ReduceLROnPlateau("loss", patience=-1)
 
@@ -694,6 +698,7 @@ def test_a_callback_that_raises_leaves_a_state_to_go_on_from(tmp_path: Path, ste
 def test_an_ended_training_has_nothing_to_do(tmp_path: Path) -> None:
     first = training(tmp_path, [stopping()])
     assert first[1].epoch == [0, 1, 2]
+    assert len([*tmp_path.iterdir()]) == 2, "of three checkpoints two stay"
     assert_same(training(tmp_path, [stopping()]), first)
     with pytest.raises(CheckpointError, match="is of 3 callbacks, not 2"):
         training(tmp_path)
@@ -739,9 +744,10 @@ def test_results_are_compared_with_those_before_a_resume(tmp_path: Path) -> None
 
 
 def test_keras_backup_is_resume(tmp_path: Path) -> None:
-    backup = [BackupAndRestore(tmp_path, save_freq=2), FailAfter(5)]
+    backup = [BackupAndRestore(tmp_path, save_freq=2), FailAfter(4)]
     with pytest.raises(ZeroDivisionError):
         training(None, backup)
+    assert newest(tmp_path) == 2  # after two batches, and after the one that failed
     backup[1] = FailAfter(-1)
     assert_same(training(None, backup), training(None, [Callback(), FailAfter(-1)]))
 

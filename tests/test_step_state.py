@@ -834,6 +834,19 @@ class Countdown:
         return 3
 
 
+def test_another_iterator_in_the_place_of_one_is_a_change() -> None:
+    held = {"x": gdt.ones(2), "numbers": iter(range(3))}
+
+    def step() -> gdt.DistributedArray:
+        held["numbers"] = iter(range(3))
+        return held["x"] + 1
+
+    recorded = gdt.function(step)
+    recorded()
+    with pytest.raises(FunctionError, match="changes .*numbers"):
+        recorded()
+
+
 def test_an_iterator_that_is_not_advanced_keeps_its_attributes() -> None:
     x, countdown = gdt.ones(2), Countdown()
 
