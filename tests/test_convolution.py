@@ -260,6 +260,7 @@ def test_half_precision_is_added_in_float32(rng: np.random.Generator) -> None:
         (lambda: nn.Conv2D(0, 3), "channels is 0, not positive"),
         (lambda: nn.Conv2D(3, 0), "size is 0"),
         (lambda: nn.Conv2D(3, (3, 3, 3)), "one for each of 2 axes"),
+        (lambda: nn.MaxPool(2, strides=0), "strides is 0"),
         (lambda: nn.MaxPool()(gdt.ones((2, 3))), "x has shape [2, 3], and 3 axes or more"),
         (lambda: nn.MaxPool((2, 2))(gdt.ones((2, 3, 3))), "x has shape [2, 3, 3], and 4 axes"),
         (

@@ -46,6 +46,15 @@ def test_meshes_give_the_results_of_one_device() -> None:
     assert cross_val_score(MLPClassifier(max_iter=50), X, LABELS, cv=3).mean() > 0.8
 
 
+def test_rows_of_weight_0_count_for_nothing_in_any_batch() -> None:
+    y, weights, results = X[:, 0], (np.arange(len(X)) % 3 > 0).astype(float), []
+    for wrong in (0.0, 99.0):
+        regressor = MLPRegressor(batch_size=16, max_iter=2, random_state=0)
+        regressor.fit(X, np.where(weights > 0, y, wrong), weights)
+        results.append(regressor.predict(X))
+    np.testing.assert_array_equal(*results)
+
+
 def ones(batches: int = 100) -> Any:
     return lambda: [({"feats": np.ones((10, 1), "f4")}, np.ones(10, "f4"))] * batches
 

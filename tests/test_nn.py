@@ -457,11 +457,19 @@ def test_losses_are_their_formulas(rng: np.random.Generator) -> None:
     targets = rng.dirichlet(np.ones(5), 8)
     sigmoids = 1 / (1 + np.exp(-logits))
     gap = abs(logits - other)
-    logistic = -targets * np.log(sigmoids) - (1 - targets) * np.log(1 - sigmoids)
+    logistic = lambda t: -t * np.log(sigmoids) - (1 - t) * np.log(1 - sigmoids)
+    options = {"from_logits": True, "label_smoothing": 0.2}
+    smoothed = [targets * 0.8 + 0.2 / classes for classes in (2, 5)]
     cases = [
         (losses.sparse_softmax_cross_entropy, labels, -np.log(probabilities[np.arange(8), labels])),
         (losses.softmax_cross_entropy, targets, -(targets * np.log(probabilities)).sum(-1)),
-        (losses.sigmoid_cross_entropy, targets, logistic),
+        (losses.sigmoid_cross_entropy, targets, logistic(targets)),
+        (partial(losses.binary_crossentropy, **options), targets, logistic(smoothed[0])),
+        (
+            partial(losses.categorical_crossentropy, **options),
+            targets,
+            -(smoothed[1] * np.log(probabilities)).sum(-1),
+        ),
         (losses.mean_squared_error, other, (logits - other) ** 2),
         (losses.mean_absolute_error, other, gap),
         *(

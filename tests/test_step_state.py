@@ -843,7 +843,7 @@ def test_another_iterator_in_the_place_of_one_is_a_change() -> None:
 
     recorded = gdt.function(step)
     recorded()
-    with pytest.raises(FunctionError, match="changes .*numbers"):
+    with pytest.raises(FunctionError, match=r"changes .*numbers"):
         recorded()
 
 
