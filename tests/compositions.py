@@ -128,6 +128,7 @@ COMPOSED: dict[str, Samples] = {
     + calls(np.corrcoef, (COMPLEX,), rowvar=False, grad=False),
     "cov": calls(np.cov, (MATRIX,), (VECTOR,), (MATRIX, MATRIX[::-1]), (INTEGERS,), (COMPLEX,))
     + calls(np.cov, (MATRIX,), rowvar=False, bias=True)
+    + calls(np.cov, (MATRIX,), rowvar=False, bias=True, ddof=2)
     + calls(np.cov, (MATRIX,), rowvar=False, fweights=POSITIVE[:, 0], aweights=WEIGHTS),
     "cumulative_prod": calls(np.cumulative_prod, (VECTOR,), (SMALL,))
     + calls(np.cumulative_prod, (MATRIX,), axis=0, include_initial=True),
@@ -263,7 +264,7 @@ COMPOSED: dict[str, Samples] = {
     + calls(np.unravel_index, (SMALL, (2, 3)), order="F"),
     "unstack": calls(np.unstack, (MATRIX,)) + calls(np.unstack, (CUBE,), axis=1),
     "unwrap": calls(np.unwrap, (VECTOR * 4,))
-    + calls(np.unwrap, (MATRIX * 9,), axis=0, period=3.0, discont=2.0)
+    + calls(np.unwrap, (MATRIX * 9,), axis=0, period=3.0, discont=9.0)
     + calls(np.unwrap, (SMALL.astype(int),), period=3),
     "vander": calls(np.vander, (WEIGHTS,), (SMALL.astype(int),), (WEIGHTS, 3))
     + calls(np.vander, (WEIGHTS,), increasing=True),

@@ -132,6 +132,7 @@ def test_choices_have_their_chances() -> None:
         assert y.layout is before
         assert y.tolist() == gdt.random.permutation(x, axis, key=5).tolist() != x.tolist()
         assert (np.sort(y, axis) == np.sort(x, axis)).all()
+    assert gdt.random.permutation(x, key=5, layout=layout).layout is layout
     assert sorted(gdt.random.permuted(x, key=1).ravel().tolist()) == list(range(12))
     assert (
         stats.chisquare(
