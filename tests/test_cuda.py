@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import cupy
@@ -330,11 +331,57 @@ def test_a_captured_step_waits_for_the_last_where_a_device_has_another_stream() 
     for _ in range(5):
         want = step(x)
     engine.CUPY.order.faults.clear()
+    before = engine.CUPY.cuda.get_current_stream(1)
     with engine.CUPY.cuda.Device(1):
-        stream = engine.CUPY.cuda.Stream(non_blocking=True)
-    with stream:
-        assert step(x).tolist() == want.tolist()
+        engine.CUPY.cuda.Stream(non_blocking=True).use()
+    assert step(x).tolist() == want.tolist()
+    with engine.CUPY.cuda.Device(1):
+        before.use()
     assert not engine.CUPY.order.faults
+
+
+@pytest.mark.parametrize("current", ["default", "entered", "used", "used in an entered one"])
+@pytest.mark.parametrize("what", ["overlap", "failed overlap", "capture", "failed capture"])
+def test_every_device_has_its_current_stream_again(what: str, current: str) -> None:
+    """CuPy's current device is the first one, and gdt leaves its streams beside it."""
+    strict = StrictCupy(4)
+    here, mesh = CupyBackend(strict), engine.mesh({"x": 4}, devices=4)
+    for device in range(4):
+        with strict.cuda.Device(device):
+            if "entered" in current:
+                strict.cuda.Stream(non_blocking=True).__enter__()
+            if "used" in current:
+                strict.cuda.Stream(non_blocking=True).use()
+    before = [strict.cuda.get_current_stream(i) for i in range(4)]
+    context = here.overlapping(mesh) if "overlap" in what else here.capture(*range(4))
+    with suppress(KeyError), context:
+        during = [strict.cuda.get_current_stream(i) for i in range(4)]
+        if "failed" in what:
+            raise KeyError
+    assert [strict.cuda.get_current_stream(i) for i in range(4)] == before
+    assert not {*during} & {*before}
+    assert [stream.device_id for stream in during] == [0, 1, 2, 3]
+
+
+def test_streams_of_the_simulated_machine_are_those_of_cupy() -> None:
+    """The stack of `cupy/cuda/stream.pyx`: what `use` says is lost when a context ends, and the
+    default stream is given to the device that is current then."""
+    cuda = StrictCupy(2).cuda
+    first, default = cuda.Device(0), cuda.get_current_stream(0)
+    with first:
+        used, entered = cuda.Stream().use(), cuda.Stream()
+        with entered:
+            assert cuda.get_current_stream() is entered
+        assert cuda.get_current_stream() is default
+        used.use()
+        with cuda.Device(1):
+            for refused in (used.use, used.__enter__):
+                with pytest.raises(RuntimeError, match=r"created on \(0\) does not match.*\(1\)"):
+                    refused()
+        entered.__enter__()
+        with cuda.Device(1):
+            entered.__exit__()
+        assert cuda.get_current_stream(0) is entered
 
 
 # ---------------------------------------------------------------- time

@@ -26,6 +26,7 @@ ON_THE_HOST = {"bitwise_count"}  # NumPy's, which gdt asks only NumPy for
 
 METHODS: list[tuple[Any, str, int, set[str]]] = [  # type, method, arguments, and those by name
     (cupy.cuda.Stream, "record", 1, set()),
+    (cupy.cuda.Stream, "use", 0, set()),
     (cupy.cuda.Stream, "wait_event", 1, set()),
     (cupy.cuda.Stream, "begin_capture", 0, set()),
     (cupy.cuda.Stream, "end_capture", 0, set()),
@@ -52,7 +53,6 @@ ATTRIBUTES: list[tuple[Any, str]] = [
     (cupy.cuda.Device, "compute_capability"),
     (cupy.cuda.Device, "mem_info"),
     (cupy.cuda.Device, "__enter__"),
-    (cupy.cuda.Stream, "__enter__"),
     (cupy.cuda.function.Function, "ptr"),
     (cupy.cuda.function.Function, "__call__"),
     (cupy.cuda.MemoryPointer, "ptr"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -51,11 +51,19 @@ class Scope:
 
     @contextmanager
     def computing_on(self, stream: Any) -> Iterator[None]:
-        """Let the device compute on `stream` in this context, in which it need not be current."""
-        with ExitStack() as entered:
-            with self:
-                entered.enter_context(stream)
+        """Let the device compute on `stream` in this context, in which it need not be current.
+
+        CuPy's own context of a stream would not do: on leaving it, CuPy forgets a stream that
+        `use` had made current, and gives the default stream to whatever device is current then.
+        """
+        with self:
+            before = self.stream
+            stream.use()
+        try:
             yield
+        finally:
+            with self:
+                before.use()
 
     def _translated(self, cause: BaseException) -> GdtError | None:
         """Return gdt's error for a failure of CUDA; None for any other exception."""

@@ -28,11 +28,13 @@ class Machine(threading.local):
 
     def __init__(
         self, device_count: int, log: list[Transfer], calls: list[tuple[Any, ...]], order: Order,
-        null: dict[int, Stream],
+        null: dict[int, Stream], contexts: set[int],
     ):  # fmt: skip
         self.device_count, self.current = device_count, 0
-        self.streams: dict[int, Any] = {}
+        self.streams: dict[int, Stream] = {}  # by device, the current one, unless it is `null`
+        self.entered: list[tuple[int, Stream]] = []  # of every device, the latest last
         self.null = null  # by device, the default stream, which all threads share
+        self.contexts = contexts  # devices on which the process has a context, as of all threads
         self.transfers, self.calls, self.order = log, calls, order
         self.captures: dict[int, Capture] = {}  # by the address of the stream
         self.allocations = 0  # of memory for arrays, outside of captures
@@ -50,6 +52,19 @@ class Machine(threading.local):
         if stream is None:
             stream = self.null.setdefault(device, Stream(self, device_id=device))
         return stream
+
+    def use_stream(self, stream: Stream | None) -> None:
+        """Make a stream the current one of its device; None is `Stream.null`, which CuPy has once
+        for all devices, and makes the current one of the current device."""
+        if stream is None or stream is self.null.get(stream.device_id):
+            self.streams.pop(self.current, None)
+            return
+        self.streams[stream.device_id] = stream
+
+    def use_device(self, device: int) -> None:
+        """Make a device the current one: `cudaSetDevice`, which makes a context since CUDA 12."""
+        self.current = device
+        self.contexts.add(device)
 
     def launch(
         self,
@@ -101,19 +116,24 @@ class Device:
             raise cupy.cuda.runtime.CUDARuntimeError(101)  # cudaErrorInvalidDevice
         self._before: list[int] = []
 
-    compute_capability = "90"
     mem_info = (60 << 30, 80 << 30)
+
+    @property
+    def compute_capability(self) -> str:
+        with self:
+            return "90"
 
     def __enter__(self) -> Device:
         self._before.append(self._machine.current)
-        self._machine.current = self.id
+        if self.id != self._machine.current:
+            self._machine.use_device(self.id)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._machine.current = self._before.pop()
+        self._machine.use_device(self._before.pop())
 
     def use(self) -> None:
-        self._machine.current = self.id
+        self._machine.use_device(self.id)
 
     def synchronize(self) -> None:
         self._machine.wait("Device.synchronize")
@@ -129,15 +149,31 @@ class Stream:
         self._machine, self.ptr, self.identity = machine, id(self), id(self)
         self.device_id = machine.current if device_id is None else device_id
         machine.order.streams[self.device_id].add(self.ptr)
-        self.non_blocking, self._before = non_blocking, []  # type: ignore[var-annotated]
+        self.non_blocking = non_blocking
+        self.replaced: Stream | None = None  # that was current before
 
     def __enter__(self) -> Stream:
-        self._before.append(self._machine.streams.get(self.device_id))
-        self._machine.streams[self.device_id] = self
+        self.use()
+        self._machine.entered.append((self.device_id, self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._machine.streams[self.device_id] = self._before.pop()
+        """As CuPy does: the stream that was entered before on this device becomes the current one,
+        whatever `use` had made it; if there is none, `Stream.null` does, of the current device."""
+        device, _ = self._machine.entered.pop()
+        entered = (stream for of, stream in reversed(self._machine.entered) if of == device)
+        self._machine.use_stream(next(entered, None))
+
+    def use(self) -> Stream:
+        is_null = self is self._machine.null.get(self.device_id)
+        if not is_null and self.device_id != self._machine.current:
+            raise RuntimeError(
+                f"The device that the stream is created on ({self.device_id}) does not match with "
+                f"the current device ({self._machine.current})"
+            )
+        self.replaced = self._machine.stream(self.device_id)
+        self._machine.use_stream(self)
+        return self
 
     def record(self, event: Event | None = None) -> Event:
         event = event or Event(self._machine)
@@ -169,8 +205,8 @@ class Stream:
         assert self.capture is None, "the stream is captured already"
         self._machine.captures[self.identity] = Capture()
         # What is captured will run, in order, on the stream that launches it.
-        launching = self._before[-1] or self._machine.null[self.device_id]
-        self.ptr = launching.ptr
+        assert self.replaced is not None, "the stream was never the current one"
+        self.ptr = self.replaced.ptr
 
     def end_capture(self) -> Any:
         self._machine.calls.append((self, "end_capture", None))
@@ -260,6 +296,9 @@ class Runtime:
 
     def getDeviceProperties(self, index: int) -> dict[str, Any]:
         return {"name": b"Strict GPU", "totalGlobalMem": 80 << 30, "major": 9, "minor": 0}
+
+    def deviceGetAttribute(self, attribute: int, device: int) -> int:
+        return {75: 9, 76: 0}[attribute]  # cudaDevAttrComputeCapabilityMajor, ...Minor
 
     def deviceCanAccessPeer(self, device: int, peer: int) -> int:
         return int(device // 2 == peer // 2)

@@ -27,7 +27,7 @@ class StrictCupy:
         self.transfers: list[Transfer] = []
         self.calls: list[tuple[Any, ...]] = []
         self.order = Order()
-        self.machine = Machine(device_count, self.transfers, self.calls, self.order, {})
+        self.machine = Machine(device_count, self.transfers, self.calls, self.order, {}, set())
         self.cuda, self.ndarray = Cuda(self.machine), StrictArray
         self.used: set[str] = set()
         self.__version__ = cupy.__version__
