@@ -363,6 +363,17 @@ def test_every_device_has_its_current_stream_again(what: str, current: str) -> N
     assert [stream.device_id for stream in during] == [0, 1, 2, 3]
 
 
+def test_a_backend_makes_no_contexts_on_gpus_that_it_does_not_use() -> None:
+    strict = StrictCupy(4)
+    here = CupyBackend(strict)
+    assert here.runner is not None
+    assert not strict.machine.contexts
+    with here._scopes[2]:
+        strict.exp(strict.asarray(np.ones(3)))
+    here.synchronize()
+    assert strict.machine.contexts == {0, 2}  # 0 was current, and CuPy makes it so again
+
+
 def test_streams_of_the_simulated_machine_are_those_of_cupy() -> None:
     """The stack of `cupy/cuda/stream.pyx`: what `use` says is lost when a context ends, and the
     default stream is given to the device that is current then."""

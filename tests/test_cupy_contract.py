@@ -50,7 +50,6 @@ ATTRIBUTES: list[tuple[Any, str]] = [
     (cupy.cuda.Event, "done"),
     (cupy.cuda.Device, "id"),
     (cupy.cuda.Device, "attributes"),
-    (cupy.cuda.Device, "compute_capability"),
     (cupy.cuda.Device, "mem_info"),
     (cupy.cuda.Device, "__enter__"),
     (cupy.cuda.function.Function, "ptr"),

@@ -32,6 +32,7 @@ from gdt.observe import report_synchronization
 from gdt.sharding.mesh import Mesh
 
 Array = Any
+CAPABILITY = 75, 76  # cudaDevAttrComputeCapabilityMajor, ...Minor (CUDA Runtime API)
 DTYPES = frozenset("?bBhHiIlLqQefdFD")  # NumPy's dtypes that GPUs compute in
 BFLOAT16 = "bfloat16"
 
@@ -179,7 +180,7 @@ class CupyBackend:
     def _runner(self) -> CudaRunner | None:
         """Return the runner of kernels, or None unless all GPUs have one architecture for which
         there are kernels."""
-        capabilities = {_capability(s.device) for s in self._scopes}
+        capabilities = {_capability(self.xp.cuda.runtime, s.device.id) for s in self._scopes}
         if len(capabilities) != 1:
             return None
         try:
@@ -308,10 +309,14 @@ class DeviceFlags(ErrorFlags):
                     flags.check()
 
 
-def _capability(device: Any) -> tuple[int, int]:
-    """Return the compute capability, such as (9, 0), which CuPy writes as "90"."""
-    text = str(device.compute_capability)
-    return int(text[:-1]), int(text[-1])
+def _capability(runtime: Any, gpu: int) -> tuple[int, int]:
+    """Return the compute capability of a GPU, such as (9, 0).
+
+    CuPy's `Device.compute_capability` would make the GPU current, which since CUDA 12 makes a
+    context on it: some 500 MB of its memory, for a GPU that this process may not use.
+    """
+    major, minor = (int(runtime.deviceGetAttribute(fact, gpu)) for fact in CAPABILITY)
+    return major, minor
 
 
 @lru_cache(maxsize=4096)
