@@ -1,8 +1,9 @@
 """Runs the stages of `make gpu`, one after the other, and prints a table of how each ended.
 
     python3 -m tests.gpu.run [--bundle FOLDER] [--work FOLDER] [--workers 12] [--patience 1]
-        [STAGE ...]
+        [--seconds N] [STAGE ...]
 
+--patience is a factor of the limit of every stage; --seconds is a limit of all of them together.
 OUT names the folder of results: STAGE.log, JSON of what was measured, and summary.json, which is
 written after every stage.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -77,12 +79,23 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run(chosen: Mapping[str, Stage], variables: Mapping[str, str], output: Path) -> list[Outcome]:
-    """Run stages; summary.json holds how those ended that have."""
+def run(
+    chosen: Mapping[str, Stage],
+    variables: Mapping[str, str],
+    output: Path,
+    seconds: float = math.inf,
+) -> list[Outcome]:
+    """Run stages, in `seconds` together; summary.json holds how those ended that have."""
     output.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
+    end = time.monotonic() + seconds
     for name, stage in chosen.items():
-        outcomes.append(run_stage(name, stage, variables, output / f"{name}.log"))
+        left = end - time.monotonic()
+        if left < 1:
+            outcomes.append(Outcome(name, "not started", 0.0, "no time is left"))
+        else:
+            limited = replace(stage, seconds=int(min(left, stage.seconds)))
+            outcomes.append(run_stage(name, limited, variables, output / f"{name}.log"))
         summary = json.dumps([asdict(outcome) for outcome in outcomes], indent=1)
         (output / "summary.json").write_text(summary + "\n")
     return outcomes
@@ -94,6 +107,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build/gpu")
     parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--patience", type=int, default=1, help="times the limits of stages")
+    parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     options = parser.parse_args()
     output = Path(os.environ.get("OUT") or options.work / "results").resolve()
@@ -105,7 +119,9 @@ def main() -> None:
     if unknown := set(options.stages) - every.keys():
         parser.error(f"no stage {', '.join(sorted(unknown))}: there are {', '.join(every)}")
     names = options.stages or list(every)
-    outcomes = run({name: every[name] for name in names}, environment(places), output)
+    outcomes = run(
+        {name: every[name] for name in names}, environment(places), output, options.seconds
+    )
     print("\n", *outcomes, sep="\n")
     sys.exit(any(outcome.problem for outcome in outcomes))
 

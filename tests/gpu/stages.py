@@ -10,13 +10,14 @@ from importlib import util
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+INI = Path(__file__).with_name("pytest.ini")
 KERNELS = (
     "attention", "batchnorm", "engine", "matmul", "matmul_hopper", "models", "random", "reduce",
     "samples", "softmax_ce", "update",
 )  # fmt: skip
 FUNCTIONS, SHARED = "function_equals", "twin or processes or rank_of or ranks_of"
 """Of tests/test_gpu.py: single functions, and what needs several ranks of NCCL on the GPU."""
-SANITIZED = ("matmul_hopper", "softmax_ce")  # asynchronous copies, barriers and shared memory
+PLAIN = "not (gpu or kernels_full)"  # of the tests of kernels
 SECONDS_OF_TEST = 120
 # NCCL takes several ranks on one GPU since 2.30 ("experimental"). Each rank has thread blocks of
 # its own, which all have to fit; NVLink's multicast (NVLS) takes one rank of a GPU only.
@@ -72,7 +73,7 @@ def environment(places: Places) -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # set, every worker would compile every module
         "OPENBLAS_NUM_THREADS": "1",
         "GDT_CACHE_DIR": str(places.cubins),
         "CUPY_CACHE_DIR": str(places.work / "cupy"),
@@ -83,8 +84,14 @@ def environment(places: Places) -> dict[str, str]:
 
 
 def pytest(*options: str, workers: int = 0) -> tuple[str, ...]:
-    """A run of pytest. Warnings of versions that nobody has tried are shown, and fail nothing."""
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
+    """A run of pytest, since version 8.
+
+    workers: the number of processes that run tests. A test that does not end within its seconds
+        ends its process; with at least one worker, another one goes on with the tests that are
+        left.
+    """
+    command = [sys.executable, "-m", "pytest", "-c", str(INI), f"--rootdir={ROOT}"]
+    command += [f"--confcutdir={ROOT}"]
     if util.find_spec("pytest_benchmark"):
         command += ["--benchmark-disable"]
     if util.find_spec("pytest_timeout"):
@@ -102,6 +109,10 @@ def of_kernels(families: Sequence[str]) -> list[str]:
 def stages(places: Places, workers: int) -> dict[str, Stage]:
     """Every stage, in the order in which they run."""
     module = lambda name, *options: (sys.executable, "-m", name, *map(str, options))
+    sanitized = lambda family: (
+        "compute-sanitizer", "--error-exitcode", "9",
+        *pytest("-x", "-vv", "-m", PLAIN, *of_kernels([family]), "-k", "not sanitizers"),
+    )  # fmt: skip
     report = lambda parts, *options: module(
         "bench.gpu.report", "--output", places.output, "--parts", parts, *options
     )
@@ -125,7 +136,7 @@ def stages(places: Places, workers: int) -> dict[str, Stage]:
         "kernels": Stage(
             "every kernel computes on the GPU what it does on the host",
             270,
-            pytest(*of_kernels(KERNELS), workers=workers),
+            pytest("-m", PLAIN, *of_kernels(KERNELS), workers=workers),
         ),
         "functions": Stage("every function equals NumPy's", 300, on_gpu(FUNCTIONS, workers)),
         "train": Stage(
@@ -143,15 +154,19 @@ def stages(places: Places, workers: int) -> dict[str, Stage]:
         "nccl": Stage(
             "devices of one process, and processes, that share the GPU through NCCL",
             200,
-            on_gpu(SHARED, 0),
+            on_gpu(SHARED, 1),  # one at a time: they share the GPU among themselves
             shared,
         ),
         "steps": Stage("steps beside other libraries", 300, report("steps", "--rounds", 2)),
         "peers": Stage("kernels beside other libraries", 240, report("peers")),
         "sanitizer": Stage(
-            "compute-sanitizer finds no fault in asynchronous kernels",
+            "compute-sanitizer finds no fault in kernels with shared memory",
             100,
-            ("compute-sanitizer", "--error-exitcode", "9",
-             *pytest("-x", *of_kernels(SANITIZED), "-k", "not sanitizers")),
+            sanitized("softmax_ce"),
         ),
-    }  # fmt: skip
+        "copies": Stage(
+            "compute-sanitizer finds no fault in kernels with asynchronous copies and barriers",
+            150,
+            sanitized("matmul_hopper"),
+        ),
+    }

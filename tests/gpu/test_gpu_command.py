@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import lzma
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -30,7 +32,8 @@ from tests.recorded_nccl import RecordedNccl
 from tests.strict import StrictCupy
 
 from . import bundle, probe, ranks, run, setup, slim
-from .stages import ROOT, Places, Stage, environment, stages
+from .stages import INI, ROOT, Places, Stage, environment, stages
+from .stages import pytest as pytest_command
 
 SLEEP = "import time; print('begun', flush=True); time.sleep(60)"
 
@@ -92,16 +95,25 @@ time.sleep(60)"""
 
 
 COLLECT = """
-import json, sys, pytest
+import json, os, sys, pytest
+
+class Fixtures:
+    def pytest_collection_finish(self, session):
+        known = session.config.pluginmanager.has_plugin(os.path.abspath("tests/conftest.py"))
+        assert known, "the fixtures of all tests are missing"
+
 for options in json.loads(sys.argv[1]):
     print("begin", flush=True)
-    assert pytest.main([*options, "--collect-only"]) == 0
+    assert pytest.main([*options, "--collect-only"], plugins=[Fixtures()]) == 0
 """
 
 
 def collected(commands: Sequence[Sequence[str]], places: Places) -> list[set[str]]:
     """The tests that each of some runs of pytest has; one process reads all of them once."""
-    options = [command[command.index("pytest") + 1 :] for command in commands]
+    options = [
+        [option for option in command[command.index("pytest") + 1 :] if option != "-vv"]
+        for command in commands
+    ]
     done = subprocess.run(
         [sys.executable, "-c", COLLECT, json.dumps(options)],
         cwd=ROOT,
@@ -117,16 +129,79 @@ def collected(commands: Sequence[Sequence[str]], places: Places) -> list[set[str
 
 def test_every_test_that_needs_a_gpu_is_in_one_stage(places: Places) -> None:
     every = stages(places, workers=0)
-    names = ("functions", "train", "nccl", "kernels", "sanitizer")
+    names = ("functions", "train", "nccl", "kernels", "sanitizer", "copies")
     commands = [every[name].command for name in names]
     whole = commands[1][: commands[1].index("-k")]
-    *parts, kernels, sanitized, gpu = collected([*commands, whole], places)
+    *parts, kernels, shared, copied, gpu = collected([*commands, whole], places)
     assert sum(map(len, parts)) == len(gpu)
     assert set().union(*parts) == gpu
     assert len(parts[0]) > 150
     assert len(kernels) > 500
-    assert 50 < len(sanitized) < len(kernels)
-    assert every["sanitizer"].command[0] == "compute-sanitizer"
+    assert min(len(shared), len(copied)) > 30
+    assert shared | copied < kernels
+    for name in ("sanitizer", "copies"):
+        assert every[name].command[0] == "compute-sanitizer"
+
+
+def test_stages_have_options_that_pytest_8_knows(places: Places) -> None:
+    """pyproject.toml has newer ones, and is strict about those that it does not know."""
+    ini = configparser.ConfigParser()
+    ini.read(INI)
+    assert set(ini["pytest"]) <= {"addopts", "filterwarnings"}
+    assert "strict" not in ini["pytest"]["addopts"]
+    for name in ("kernels", "functions", "train", "nccl", "sanitizer", "copies"):
+        command = stages(places, 1)[name].command
+        assert command[command.index("-c") + 1] == str(INI)
+
+
+ENDS = """
+import os, sys
+import pytest
+
+@pytest.mark.unknown
+@pytest.mark.parametrize("n", range(4))
+def test(n):
+    assert not sys.dont_write_bytecode
+    if n == 1:  # as pytest-timeout does where a test does not end
+        os._exit(1)
+"""
+
+
+def test_a_test_that_ends_its_process_costs_no_other_its_result(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # which stages do not take over
+    (tmp_path / "test_ends.py").write_text(ENDS)
+    done = subprocess.run(
+        pytest_command(str(tmp_path / "test_ends.py"), workers=1),
+        cwd=ROOT,
+        env=os.environ | environment(places),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_calls_of_the_page_run_every_stage_in_ten_minutes(places: Places) -> None:
+    page = Path(__file__).with_name("README.md").read_text()
+    calls = re.findall(r"python3 -m tests.gpu.run --seconds (\d+) ([\w ]+)", page)
+    assert len(calls) == 3
+    named = {"setup"}
+    for seconds, names in calls:
+        first, *others = names.split()
+        assert first == "setup"
+        assert named.isdisjoint(others)
+        assert int(seconds) < 600
+        named.update(others)
+    assert named == set(stages(places, 1))
+
+
+def test_stages_share_the_seconds_of_a_call(tmp_path: Path) -> None:
+    chosen = {"hangs": python(SLEEP), "waits": python(SLEEP)}
+    outcomes = run.run(chosen, {}, tmp_path, seconds=3.5)
+    assert [outcome.problem for outcome in outcomes] == ["killed after 3 s", "not started"]
+    assert len(json.loads((tmp_path / "summary.json").read_text())) == 2
 
 
 def test_ranks_that_share_a_gpu_load_the_nccl_that_was_brought(places: Places) -> None:
@@ -137,7 +212,8 @@ def test_ranks_that_share_a_gpu_load_the_nccl_that_was_brought(places: Places) -
         assert variables["LD_PRELOAD"] == str(places.nccl)
         assert variables["NCCL_NVLS_ENABLE"] == "0"
     assert "-n" in stages(places, 3)["functions"].command
-    assert "-n" not in stages(places, 3)["nccl"].command
+    command = stages(places, 3)["nccl"].command
+    assert command[command.index("-n") + 1] == "1"
 
 
 def test_without_a_gpu_the_command_says_so_and_fails(places: Places) -> None:
