@@ -129,10 +129,10 @@ def matmul_precision(name: str) -> Iterator[None]:
 
     name: `"float32"` (the default), or `"tensorfloat32"`, on tensor cores of compute capability 8.0
     and later, where every operand is rounded to 11 significant bits before it is multiplied, and
-    sums are kept in float32: several times faster, with relative errors of about 1e-3 instead of
-    1e-6. Where `gdt.matmul_backend` chooses cuBLAS, CuPy's environment variable CUPY_TF32 decides
-    instead. Convolutions by cuDNN follow the same choice. On the host and on older GPUs products
-    are computed in float32.
+    sums are kept in float32: with relative errors of about 1e-3 instead of 1e-6, and a speed that
+    has not been measured yet. Where `gdt.matmul_backend` chooses cuBLAS, CuPy's environment
+    variable CUPY_TF32 decides instead. Convolutions by cuDNN follow the same choice. On the host
+    and on older GPUs products are computed in float32.
 
     Raises ArgumentError for another name.
 

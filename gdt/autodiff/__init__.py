@@ -11,10 +11,11 @@ they are partial, and a gradient ends in the layout of its source. The partial s
 of a call, and of `together_with`, are resolved in one collective per (mesh axes, reduction, dtype).
 
 **Buckets.** Gradients that together fill 25 MiB (`buckets`) are sent before the backward pass ends,
-and GPUs compute the others meanwhile: packing, NCCL and unpacking run on the communication stream,
-and the compute stream waits for it once, at the end (`Backend.overlapping`, `Backend.join`). The
-tests' simulated GPUs keep vector clocks of their streams and report every use of memory that no
-event orders. Between processes on hosts nothing overlaps.
+and on GPUs no other gradient waits for them: packing, NCCL and unpacking run on the communication
+stream, and the compute stream waits for it once, at the end (`Backend.overlapping`,
+`Backend.join`). The tests' simulated GPUs keep vector clocks of their streams and report every use
+of memory that no event orders; how much a GPU does at the same time has not been measured. Between
+processes on hosts nothing overlaps.
 
 **Released arrays.** An array that was gathered for the call of a layer has no blocks after that
 call. A gradient function that reads it computes it again (`gdt.array.released`), and the backward
