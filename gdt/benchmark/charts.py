@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from gdt.benchmark.ratios import Change, Series
+from gdt.benchmark.ratios import Change, Point, Series
 from gdt.benchmark.records import Record
 from gdt.benchmark.tables import size_text, three_digits, time_text
+from gdt.benchmark.turns import NOISY
 
 # Okabe and Ito, Color Universal Design (2008): distinct to any kind of colour vision.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = (
@@ -111,20 +112,42 @@ def _scaling(workloads: dict[str, Series]) -> Figure:
                 p, times, [below_median, above_median],
                 color=colour, marker=marker, capsize=2.5, elinewidth=1, label=place,
             )  # fmt: skip
-            bottom.plot(p, [100 * q.of_ideal for q in points], color=colour, marker=marker)
+            _efficiency(bottom, points, colour, marker)
         bottom.axhline(100, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
         top.set_title(name)
         for axes in (top, bottom):
             _count_axis(axes, sorted({q.record.devices for s in series.values() for q in s}))
         top.set_ylim(0, top.get_ylim()[1] * 1.05)
         bottom.set_xlabel("devices p")
-    highest = max(q.of_ideal for s in workloads.values() for points in s.values() for q in points)
+    every = [q for series in workloads.values() for points in series.values() for q in points]
+    if any(q.is_noisy for q in every):
+        label = f"noise: the interval of the median is wider than {NOISY:.0%}"
+        below[0].plot([], [], "o", color=GREY, markerfacecolor="white", label=label)
+    highest = max(q.of_ideal.value for q in every)
     for bottom in below:
-        bottom.set_ylim(0, max(112, 105 * highest))
+        bottom.set_ylim(0, max(112, 108 * highest))
     above[0].set_ylabel("time, ms")
     below[0].set_ylabel("efficiency, % of ideal")
-    _legend(figure, above)
+    _legend(figure, [*above, *below])
     return figure
+
+
+def _efficiency(axes: Axes, points: Sequence[Point], colour: str, marker: str) -> None:
+    """Draw medians with their intervals; those that are noise have hollow markers and say so."""
+    p = [point.record.devices for point in points]
+    medians = [point.of_ideal for point in points]
+    values = [100 * m.value for m in medians]
+    below = [100 * (m.value - m.low) for m in medians]
+    above = [100 * (m.high - m.value) for m in medians]
+    axes.errorbar(p, values, [below, above], color=colour, capsize=2.5, elinewidth=1)
+    for x, y, point in zip(p, values, points, strict=True):
+        inside = "white" if point.is_noisy else colour
+        axes.plot(x, y, marker, color=colour, markerfacecolor=inside)
+        if point.is_noisy:
+            axes.annotate(
+                "noise", (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8,
+                color=colour, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            )  # fmt: skip
 
 
 def _count_axis(axes: Axes, counts: Sequence[int]) -> None:

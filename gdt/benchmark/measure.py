@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import gdt
+from gdt.benchmark.turns import OneDevice, in_turns
 from gdt.errors import BenchmarkError, error
 from gdt.sharding import processes
 from gdt.sharding.devices import DEVICE_COUNTS
@@ -90,6 +91,7 @@ def measure(
     flops: float | None = None,
     memory_bytes: float | None = None,
     info: Mapping[str, Any] | None = None,
+    one: OneDevice | None = None,
 ) -> Any:
     """Time `function(*args)` with pytest-benchmark's fixture, and record its collectives.
 
@@ -101,6 +103,8 @@ def measure(
         in one call on all devices together; with them the report shows fractions of the machine's
         rates.
     info: more entries of the benchmark's `extra_info`.
+    one: the same on one device, which is measured in turns with this; without it the report has no
+        efficiency.
 
     The time of a call ends when every device has finished, with the partial reductions in its
     result resolved. Before, the function is called twice: to build its plans, and to count its
@@ -114,11 +118,7 @@ def measure(
         problem = f"{count} processes would not agree on the number of calls"
         raise error(BenchmarkError, "measure", problem, remedy="Run one process.")
 
-    def call() -> Any:
-        out = resolved(function(*args))
-        gdt.synchronize()
-        return out
-
+    call = whole_call(function, *args)
     call()
     with gdt.count_collectives() as counter:
         call()
@@ -134,7 +134,18 @@ def measure(
         memory_bytes=memory_bytes,
     )
     benchmark.extra_info.update(info or {})
-    return benchmark(call)
+    return benchmark(call) if one is None else in_turns(benchmark, call, one)
+
+
+def whole_call(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    """Return a function that calls `function(*args)` and waits until its result is there."""
+
+    def call() -> Any:
+        out = resolved(function(*args))
+        gdt.synchronize()
+        return out
+
+    return call
 
 
 def resolved(value: Any) -> Any:

@@ -5,7 +5,9 @@
         rows = gdt.random.normal((1024, 512), layout=layout)
         scaling.strong(lambda: rows @ rows.mT)
 
-This test runs on 1, 2, 4 and 8 devices of the host, and of the machine's GPUs.
+This test runs on 1, 2, 4 and 8 devices of the host, and of the machine's GPUs. Every number of
+devices is measured in turns with one device, whose arrays are held until the next test of one
+device: a busy machine slows both down.
 """
 
 from __future__ import annotations
@@ -16,17 +18,27 @@ from typing import Any
 import pytest
 
 from gdt.benchmark.machine import machine
-from gdt.benchmark.measure import Devices, device_counts, measure
+from gdt.benchmark.measure import Devices, device_counts, measure, whole_call
+from gdt.benchmark.progress import PROPERTY, Progress
+from gdt.benchmark.tables import time_text
+from gdt.benchmark.turns import OneDevice
 from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.mesh import Mesh
+
+ONES = pytest.StashKey[dict[str, tuple[str, OneDevice]]]()
+"""By kind of devices, the test that was last measured on one device, and its call."""
+TIMES = ("max_time", "min_rounds")  # options and marks of pytest-benchmark
 
 
 class Scaling:
     """The value of the fixture `scaling`, with a mesh and the methods `strong` and `weak`."""
 
-    def __init__(self, devices: Devices, workload: str, benchmark: Any) -> None:
+    def __init__(
+        self, devices: Devices, workload: str, benchmark: Any, one: OneDevice | None = None
+    ) -> None:
         self.devices, self.workload, self.benchmark = devices, workload, benchmark
-        self._mesh = devices.mesh()
+        self._mesh, self._one = devices.mesh(), one
+        self.call: Callable[[], Any] | None = None  # that was measured
 
     @property
     def mesh(self) -> Mesh:
@@ -49,6 +61,7 @@ class Scaling:
         self, kind: str, function: Callable[..., Any], args: tuple[Any, ...], facts: dict[str, Any]
     ) -> Any:
         self.benchmark.group = f"{self.workload}, {kind} scaling"
+        self.call = whole_call(function, *args)
         return measure(
             self.benchmark,
             function,
@@ -56,6 +69,7 @@ class Scaling:
             mesh=self.mesh,
             kind=kind,
             workload=self.workload,
+            one=self._one,
             **facts,
         )
 
@@ -79,8 +93,49 @@ def scaling(request: pytest.FixtureRequest, devices: Devices, benchmark: Any) ->
     node = request.node
     others = [str(v) for k, v in node.callspec.params.items() if k != "devices"]
     workload = " ".join([node.originalname.removeprefix("test_").replace("_", " "), *others])
+    ones = request.config.stash[ONES]
+    this = f"{_without_devices(node)} on {devices.kind}"
+    name, one = ones.get(devices.kind, ("", None))
     with default_mesh(devices.mesh()):
-        yield Scaling(devices, workload, benchmark)
+        made = Scaling(devices, workload, benchmark, one if name == this else None)
+        yield made
+    if devices.size == 1 and made.call is not None:
+        options = {name: request.config.getoption(f"benchmark_{name}") for name in TIMES}
+        options |= getattr(node.get_closest_marker("benchmark"), "kwargs", {})
+        seconds, fewest = float(options["max_time"]), int(options["min_rounds"])
+        ones[devices.kind] = this, OneDevice(made.mesh, made.call, seconds, fewest)
+    if made.benchmark.stats:
+        node.user_properties.append((PROPERTY, _told(made)))
+
+
+def _told(scaling: Scaling) -> str:
+    """Return what was measured, in words."""
+    times = scaling.benchmark.stats.stats
+    told = f"{scaling.workload} on {scaling.devices}: {time_text(times.median)}"
+    turns = scaling.benchmark.extra_info.get("in_turns")
+    return f"{told}, beside {time_text(turns['one_device'])} on one device" if turns else told
+
+
+def _without_devices(item: Any) -> str:
+    """Return the name of a test with its parameters, the devices left out."""
+    others = [f"{k}={v}" for k, v in sorted(item.callspec.params.items()) if k != "devices"]
+    return "|".join([item.nodeid.split("[")[0], *others])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let all numbers of devices of a test follow each other, one device first."""
+    places: dict[str, int] = {}
+
+    def key(place: int) -> tuple[int, int]:
+        item: Any = items[place]
+        these = getattr(getattr(item, "callspec", None), "params", {}).get("devices")
+        if not isinstance(these, Devices) or "scaling" not in item.fixturenames:
+            return place, 0
+        name = f"{_without_devices(item)} on {these.kind}"
+        return places.setdefault(name, place), 0 if these.size == 1 else place + 1
+
+    items[:] = [items[place] for place in sorted(range(len(items)), key=key)]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,6 +145,8 @@ def pytest_configure(config: pytest.Config) -> None:
             "gdt.benchmark.plugin: pytest-benchmark is missing or switched off\n"
             "  Install it with: pip install 'gdt[benchmark]'"
         )
+    config.stash[ONES] = {}
+    config.pluginmanager.register(Progress(config))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,22 +5,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gdt.benchmark.records import Record
+from gdt.benchmark.turns import NOISY, Median
 
 FEWEST_ROUNDS = 5  # with fewer, quartiles mean little
 SMALLEST = 0.05  # relative difference up to which runs of the same code differ beyond quartiles
 
 
 class Point(NamedTuple):
-    """A benchmark on p devices beside the same one on one device."""
+    """A benchmark on p devices; `ratio` is of the times on one device to its own, in turns."""
 
     record: Record
-    one: Record
+    ratio: Median
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the interval of the ratio is so wide that it tells nothing."""
+        return self.ratio.width > NOISY
 
     @property
     def speed_up(self) -> float:
         """The speed on p devices divided by the speed on one, for equal amounts of work."""
         work = self.record.devices if self.record.kind == "weak" else 1
-        return work * self.one.median / self.record.median
+        return work * self.ratio.value
 
     @property
     def efficiency(self) -> float:
@@ -33,14 +39,15 @@ class Point(NamedTuple):
         return self.record.hardware / self.record.devices
 
     @property
-    def of_ideal(self) -> float:
-        """The efficiency as a fraction of the ideal."""
-        return self.efficiency / self.ideal
+    def of_ideal(self) -> Median:
+        """The efficiency as a fraction of the ideal, with its interval."""
+        factor = self.efficiency / self.ideal / self.ratio.value
+        return Median(*(factor * value for value in self.ratio))
 
     @property
     def ideal_time(self) -> float:
         """The seconds of a call at the ideal efficiency."""
-        return self.record.median * self.of_ideal
+        return self.record.median * self.of_ideal.value
 
 
 Series = dict[str, list[Point]]  # the points of each place, by number of devices

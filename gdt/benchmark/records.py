@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gdt.benchmark.turns import Median
 from gdt.errors import BenchmarkError, error
 
 COMMAND = "pytest ... --benchmark-json RUN.json"
@@ -20,6 +21,8 @@ class Record:
 
     kind, workload, devices, ...: as `gdt.benchmark.measure` records them; a benchmark that was not
     measured with it has the kind `""`. sent_bytes: the bytes that all devices send in one call.
+    ratio: of the times on one device to the times of this, measured in turns; 1 on one device, and
+    None where they were not.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Record:
     sent_bytes: int = 0
     flops: float | None = None
     memory_bytes: float | None = None
+    ratio: Median | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -144,7 +148,19 @@ def _record(path: Path, entry: object) -> Record:
     }
     rounds = _checked(path, name, "rounds", (int,), stats.get("rounds"))
     quartiles = times["q1"], times["median"], times["q3"]
-    return Record(str(name), times["min"], *quartiles, rounds, **fields, info=info)
+    ratio = _ratio(path, name, info.get("in_turns"))
+    if ratio is None and fields.get("devices", 1) == 1:
+        ratio = Median(1.0, 1.0, 1.0)
+    return Record(str(name), times["min"], *quartiles, rounds, **fields, ratio=ratio, info=info)
+
+
+def _ratio(path: Path, name: str, turns: object) -> Median | None:
+    """Return the ratio that was measured in turns; None if it was not."""
+    if turns is None:
+        return None
+    values = [_dict(turns).get(key) for key in Median._fields]
+    low, value, high = (_checked(path, name, "in_turns", (float,), v, 0.0) for v in values)
+    return Median(low, value, high)
 
 
 _FIELDS: dict[str, tuple[type, ...]] = {  # fields of a Record in `extra_info`, and their types
@@ -159,9 +175,11 @@ _FIELDS: dict[str, tuple[type, ...]] = {  # fields of a Record in `extra_info`, 
 }
 
 
-def _checked(path: Path, name: str, key: str, types: tuple[type, ...], value: Any) -> Any:
+def _checked(
+    path: Path, name: str, key: str, types: tuple[type, ...], value: Any, least: float = 1
+) -> Any:
     """Return `value`, or raise BenchmarkError if its type or range is wrong."""
-    least = 0 if key == "sent_bytes" else 1
+    least = 0 if key == "sent_bytes" else least
     if type(value) not in types or (types != (str,) and not least <= value < math.inf):
         raise _damaged(path, f"is damaged: {key} of {name} is {value!r}")
     return value

@@ -10,6 +10,8 @@ import pytest
 
 import gdt
 from gdt.benchmark import Devices, device_counts, measure
+from gdt.benchmark.records import read
+from gdt.benchmark.scaling import points_of
 from gdt.errors import BenchmarkError
 from gdt.sharding import devices, processes
 
@@ -95,6 +97,55 @@ def test_plans_are_made_before_the_clock_starts_and_partial_sums_within_it(run):
             assert scaling.benchmark.extra_info["sent_bytes"] == 8 * (2 * scaling.mesh.size - 2)
     """, "--benchmark-disable")  # fmt: skip
     assert result.parseoutcomes()["passed"] >= 7 and "failed" not in result.parseoutcomes()
+
+
+BUSY = """
+import time, pytest
+import gdt, gdt.benchmark
+pytest_plugins = ["gdt.benchmark.plugin"]
+counts = gdt.benchmark.device_counts([4, 1], ["cpu"])  # one device is measured first nevertheless
+
+@pytest.mark.parametrize("devices", counts, ids=str, indirect=True)
+@pytest.mark.parametrize("units", [1, 2])
+def test_work(scaling, units):
+    global load
+    load = 0.02 if scaling.mesh.size == 1 else 0.002  # the machine is busy for some of the tests
+
+    def work():
+        assert gdt.ones(2).mesh is scaling.mesh
+        time.sleep(units * load)
+
+    scaling.strong(work)
+"""
+
+
+def test_devices_are_measured_in_turns_with_one_device(run, tmp_path):
+    result, found, whole = run(BUSY)
+    result.assert_outcomes(passed=6)
+    result.stdout.re_match_lines([
+        r"1 of 6, \d+ s: work 1 on cpu-folded-1: .* ms",
+        r"2 of 6, \d+ s: work 1 on cpu-folded-4: .* ms, beside .* ms on one device",
+    ])  # fmt: skip
+    for units in (1, 2):
+        for place in ("folded", "apart"):
+            turns = found[f"{units}-cpu-{place}-4"]["extra_info"]["in_turns"]
+            assert turns["turns"] >= 3
+            assert 0.5 < turns["value"] < 2
+            assert turns["low"] <= turns["value"] <= turns["high"]
+            assert turns["one_device"] < 2 * units * 0.002 + 0.01
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(whole))
+    for series in points_of(read(path), "strong")[0].values():
+        for points in series.values():
+            assert [p.record.devices for p in points] == [1, 4]
+            assert 0.5 < points[1].of_ideal.value < 2
+
+
+def test_without_one_device_there_is_no_efficiency(run):
+    result, found, _ = run(BUSY, "-k", "folded-4", "-q")
+    result.assert_outcomes(passed=2)
+    assert "in_turns" not in found["1-cpu-folded-4"]["extra_info"]
+    result.stdout.no_re_match_line(".* of 2, ")
 
 
 def test_missing_pytest_benchmark_is_said(run):

@@ -13,11 +13,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 from rich.console import Console
 
 import gdt
 from bench import overhead
 from bench import report as steps_report
+from gdt.benchmark import scaling
 from gdt.benchmark.__main__ import main
 from gdt.benchmark.comparison import changes_of
 from gdt.benchmark.limits import limits_of
@@ -39,9 +41,14 @@ def entry(name, time, spread=0.0, rounds=10, **info):
     return {"fullname": f"test_file.py::{name}", "stats": stats, "extra_info": info}
 
 
-def scaling_entry(kind, p, time, device_type="CPU", blocks=1, **info):
+def scaling_entry(kind, p, time, device_type="CPU", blocks=1, one=8.0, width=0.0, **info):
+    """Of p devices, in turns with one on which it took `one` seconds."""
     place = "apart" if blocks == p > 1 else "folded"
     info = {"devices": p, "device_type": device_type, "blocks": blocks, "sent_bytes": 0} | info
+    if p > 1:
+        ratio = one / time
+        interval = {"low": ratio * (1 - width / 2), "high": ratio * (1 + width / 2)}
+        info["in_turns"] = {"value": ratio, "one_device": one, "turns": 9} | interval
     name = f"test_f[{device_type}-{place}-{p}]"
     return entry(name, time, kind=kind, workload="f", **info)
 
@@ -77,7 +84,7 @@ def test_strong_scaling_is_the_textbooks(saved):
     assert [q.efficiency for q in points] == pytest.approx([1, 0.8, 0.5])
     # One host computes for all devices: the same work takes as long, at best.
     assert [q.ideal for q in points] == pytest.approx([1, 1 / 2, 1 / 4])
-    assert [q.of_ideal for q in points] == pytest.approx([1, 8 / 5, 8 / 4])
+    assert [q.of_ideal.value for q in points] == pytest.approx([1, 8 / 5, 8 / 4])
     assert [q.ideal_time for q in points] == pytest.approx([8, 8, 8])
 
 
@@ -86,7 +93,7 @@ def test_weak_scaling_is_the_textbooks(saved):
     (points,) = points_of(run, "weak")[0]["f"].values()
     assert [q.speed_up for q in points] == pytest.approx([1, 0.8, 1])
     assert [q.efficiency for q in points] == pytest.approx([1, 0.4, 0.25])
-    assert [q.of_ideal for q in points] == pytest.approx([1, 0.8, 1])
+    assert [q.of_ideal.value for q in points] == pytest.approx([1, 0.8, 1])
     assert [q.ideal_time for q in points] == pytest.approx([8, 16, 32])
 
 
@@ -98,7 +105,30 @@ def test_gpus_of_their_own_should_be_fully_efficient(saved, blocks, ideal):
     ]
     *_, points = points_of(saved(entries), "strong")[0]["f"].values()
     assert [q.record.devices for q in points] == [1, 4]
-    assert points[1].ideal == ideal and points[1].of_ideal == pytest.approx(1 / ideal)
+    assert points[1].ideal == ideal and points[1].of_ideal.value == pytest.approx(1 / ideal)
+
+
+def test_times_that_were_measured_minutes_apart_are_not_compared(saved):
+    """One device was busy when it was measured alone, and is not in turns with the others."""
+    entries = [scaling_entry("weak", p, t, one=10.0) for p, t in ((1, 215.6), (2, 20.0))]
+    points = points_of(saved(entries), "weak")[0]["f"]["CPU, devices share one block"]
+    assert [q.of_ideal.value for q in points] == pytest.approx([1, 1])
+    del entries[1]["extra_info"]["in_turns"]
+    _, (notice,) = points_of(saved(entries), "weak")
+    assert "was not measured in turns with 1 device" in notice
+
+
+@pytest.mark.parametrize("width", [0.1, 0.5])
+def test_efficiencies_that_are_noise_are_marked(saved, width):
+    """In the table, in the picture and in a notice."""
+    run = saved([scaling_entry("strong", p, 4.0, width=width) for p in (1, 2)])
+    (section, notices) = scaling.section(run, "strong", limits_of(run))
+    (figure, _) = section.figures["strong-scaling"]
+    words = [text.get_text() for text in figure.findobj(Text)]
+    cell = section.tables[0].rows[1].cells[section.tables[0].headings.index("interval")]
+    assert cell == ("190 – 210 %" if width == 0.1 else "150 – 250 % noise")
+    assert ("noise" in words) == bool(notices) == (width == 0.5)
+    assert any("wider than 15%" in word for word in words) == (width == 0.5)
 
 
 def test_fractions_are_of_the_fastest_copy_and_product_times_the_gpus(saved):
@@ -200,7 +230,7 @@ def test_names_are_text_not_markup(saved, tmp_path):
 
 def test_gpus_have_series_of_their_own(saved, tmp_path):
     entries = [
-        scaling_entry("strong", p, 1 / p if blocks == p else 1.1, device_type, blocks)
+        scaling_entry("strong", p, 1 / p if blocks == p else 1.1, device_type, blocks, one=1.0)
         for device_type in ("CPU", "GPU")
         for p in (1, 2, 4, 8)
         for blocks in sorted({1, p})
@@ -215,7 +245,7 @@ def test_gpus_have_series_of_their_own(saved, tmp_path):
         "CPU, one block per device",
         "GPU, one GPU per device",
     ]
-    assert [q.of_ideal for q in series["GPU, one GPU per device"]] == pytest.approx([1] * 4)
+    assert [q.of_ideal.value for q in series["GPU, one GPU per device"]] == pytest.approx([1] * 4)
     assert write(report_on(run), tmp_path / "out").exists()
 
 
@@ -298,6 +328,7 @@ def damaged(**changes):
         (damaged(stats=GOOD["stats"] | {"rounds": "9"}), "rounds of test_file.py::test_f is '9'"),
         (damaged(extra_info={"devices": "8"}), "devices of test_file.py::test_f is '8'"),
         (damaged(extra_info={"blocks": 0}), "blocks of test_file.py::test_f is 0"),
+        (damaged(extra_info={"in_turns": 1}), "in_turns of test_file.py::test_f is None"),
     ],
 )
 def test_bad_files(tmp_path, content, problem):
