@@ -8,12 +8,15 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 import gdt
 from gdt.array.registry import FUNCTIONS
+from gdt.engine import blas as engine_blas
 from gdt.engine import threads
 from gdt.engine.op import Op
 from gdt.errors import ArgumentError
@@ -182,3 +185,87 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 def test_counts_below_one_are_refused() -> None:
     with pytest.raises(ArgumentError, match="host_threads: count is 0"), gdt.host_threads(0):
         pass
+
+
+# ---------------------------------------------------------------- threads of BLAS
+
+
+class Blas:
+    """The number of threads of a BLAS, and what it was set to."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.told = count, [count]
+
+    def exchange(self, count: int) -> int:
+        before, self.count = self.count, count
+        self.told.append(count)
+        return before
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns", "dtype", "is_small"),
+    [
+        (64, 1200, 48, "float32", True),  # the first layer of IMDB, 79 us in one thread
+        (1200, 64, 48, "float32", True),
+        (64, 1200, 48, "float64", False),  # which takes twice as long
+        (64, 500, 48, "float64", True),
+        (100, 100, 100, "float32", False),  # OpenBLAS itself takes one
+        (256, 256, 256, "float32", False),
+        (1, 1500, 1200, "float32", True),
+        (0, 1200, 48, "float32", False),
+    ],
+)
+def test_small_products_run_in_one_thread_of_blas(
+    rows: int, inner: int, columns: int, dtype: str, is_small: bool, count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """On one block and on several, with gradients, and in recorded steps."""
+    blas = Blas(count)
+    monkeypatch.setattr(engine_blas, "exchange_threads", blas.exchange)
+    x = gdt.random.normal((rows, inner), dtype=dtype)
+    w = gdt.random.normal((inner, columns), dtype=dtype)
+    multiply = gdt.function(lambda x, w: x @ w)
+    for call in (lambda: x @ w, *[lambda: multiply(x, w)] * 4):
+        del blas.told[1:]
+        call()
+        back = [count] if count > 1 else []
+        assert blas.told == [count, *([1, *back] if is_small else [])]
+        assert blas.count == count
+    del blas.told[1:]
+    gdt.grad(lambda w: gdt.sum(x @ w))(w)
+    assert (1 in blas.told[1:]) == is_small
+
+
+def test_products_give_back_the_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error, and where another thread multiplies meanwhile."""
+    blas = Blas(2)
+    monkeypatch.setattr(engine_blas, "exchange_threads", blas.exchange)
+    x, w = np.ones((64, 1200), np.float32), np.ones((1200, 48), np.float32)
+    with pytest.raises(ValueError, match="matmul"):
+        engine_blas.multiply(np, x, w, np.ones(3))
+    assert blas.count == 2
+
+    def while_it_multiplies(x: Any, w: Any, out: Any) -> Any:
+        monkeypatch.undo()
+        monkeypatch.setattr(engine_blas, "exchange_threads", blas.exchange)
+        return engine_blas.multiply(np, x, w, out)
+
+    monkeypatch.setattr(np, "matmul", while_it_multiplies)
+    assert engine_blas.multiply(np, x, w).shape == (64, 48)
+    assert blas.told[-4:] == [2, 1, 1, 2]
+    assert blas.count == 2
+
+
+def test_the_blas_of_numpy_is_told() -> None:
+    """Wherever it is OpenBLAS, whose threads are exchanged."""
+    found = {info["internal_api"]: info for info in threadpool_info()}
+    if "openblas" not in found:
+        pytest.skip("NumPy's BLAS is not OpenBLAS")
+    before = engine_blas.exchange_threads(2)
+    try:
+        assert engine_blas.exchange_threads(1) == 2
+        counts = [i["num_threads"] for i in threadpool_info() if i["internal_api"] == "openblas"]
+        assert 1 in counts
+    finally:
+        engine_blas.exchange_threads(before)

@@ -30,6 +30,11 @@ becomes one Python expression and is compiled (`source`): on small blocks a fram
 much as a third of the op. A program of recorded plans writes these expressions into its own lines,
 so `print(step.programs[0].source)` shows the calls of the bodies themselves.
 
+**Threads.** Large blocks are cut between threads of the host where every element is computed as by
+one (`threads`). Products of matrices have those of BLAS, but for small ones, which one thread
+computes: on a busy machine the threads of BLAS wait for each other a hundred times longer than the
+product takes (`blas`).
+
 **Specialized bodies and compiled loops.** On small blocks a body's questions (which axes, which
 shape, whether memory is in order) cost as much as its arithmetic. So an op may declare what takes
 its body's place on the host once the shapes are known (`specialization`): products of matrices

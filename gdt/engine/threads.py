@@ -3,7 +3,8 @@
 NumPy computes with one thread, and releases Python's lock while it does. A rule says along which
 factors an op can be split between devices; along the same factors a block can be cut between
 threads, and every element is computed as by one. Ops that reduce a factor are not cut: their sums
-would be added in another order. Matrix products are not either: BLAS has threads of its own.
+would be added in another order. Matrix products are not either: BLAS has threads of its own (see
+`gdt.engine.blas`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import numpy as np
 from gdt.backend.numpy import Order
 from gdt.caches import remembered
 from gdt.cuda import launches
+from gdt.engine.blas import is_small, multiply
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
@@ -94,7 +95,7 @@ def arrange(
     terms: tuple[Terms, ...], left_shape: Shape, right_shape: Shape, order: Order = None
 ) -> tuple[str, ...]:
     """The lines of a function of `x`, `w` and `target` that contracts two blocks. They name NumPy,
-    `xp.matmul` and `xp.ascontiguousarray`.
+    `multiply`, `xp.matmul` and `xp.ascontiguousarray`.
 
     terms: the labels of both blocks and of the output; None labels a dim of length 1. A label of
         both blocks that the output lacks is summed over. order: the output's dims in memory,
@@ -138,11 +139,14 @@ def _lines(
     inner = [n for n in first.labels if n in second.sizes and n not in labels]
     if labels != groups.order and math.prod(first.sizes[n] for n in inner) < LONG_CONTRACTION:
         groups = groups.looped(labels)
+    sizes = {**first.sizes, **second.sizes}
+    lengths = [math.prod(sizes[n] for n in group) for group in (groups.rows, inner, groups.columns)]
     product = (
-        f"xp.matmul({first.matrices(x, groups.batch, groups.rows, inner)}, "
+        f"{'multiply(xp, ' if is_small(*lengths) else 'xp.matmul('}"
+        f"{first.matrices(x, groups.batch, groups.rows, inner)}, "
         f"{second.matrices(w, groups.batch, inner, groups.columns)}"
     )
-    return _product(product, {**first.sizes, **second.sizes}, groups, out, finish)
+    return _product(product, sizes, groups, out, finish)
 
 
 def _product(
@@ -187,7 +191,9 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
         return _rounded(contract(xp, x.astype(np.float32), w.astype(np.float32), labels, None), out)
     if labels.function is None:
         lines = arrange(labels.terms, x.shape, w.shape, labels.order)
-        labels.function = define("product(xp, x, w, target)", lines, {"np": np})
+        labels.function = define(
+            "product(xp, x, w, target)", lines, {"np": np, "multiply": multiply}
+        )
     return labels.function(xp, x, w, out)
 
 
@@ -207,7 +213,9 @@ def contract_on_host(
         return None
     lines = arrange(labels.terms, x.shape, w.shape, labels.order)
     product: Callable[..., Block] = define(
-        "product(x, w, *, out=None)", ["target = out", *lines], {"np": np, "xp": np}
+        "product(x, w, *, out=None)",
+        ["target = out", *lines],
+        {"np": np, "xp": np, "multiply": multiply},
     )
     product.__name__ = body.func.__name__
     return product

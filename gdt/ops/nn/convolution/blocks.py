@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.backend import empty
+from gdt.engine.blas import multiply
 from gdt.ops.elementwise import widened_half
 from gdt.ops.nn.convolution.windows import (
     HOST_COLUMNS,
@@ -214,11 +215,11 @@ def _multiply(xp: Any, columns: Sequence[Block], kernel: Block, out: Block) -> N
     groups, _, results = kernel.shape
     ones = (1,) * (columns[0].ndim - 3)
     kernels = kernel.reshape(groups, len(columns), *ones, columns[0].shape[-1], results)
-    xp.matmul(columns[0], kernels[:, 0], out=out)
+    multiply(xp, columns[0], kernels[:, 0], out)
     if len(columns) > 1:
         product = empty(xp, out.shape, out.dtype)
         for i in range(1, len(columns)):
-            out += xp.matmul(columns[i], kernels[:, i], out=product)
+            out += multiply(xp, columns[i], kernels[:, i], product)
 
 
 def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
@@ -271,9 +272,9 @@ def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> 
     for part in parts_of(xp, lead, nbytes):
         rows = grouped_rows(widened_half(g[part]), how.groups)
         if has_one:  # the elements of a tap lie side by side
-            columns = xp.matmul(matrix, rows.swapaxes(1, 2)).swapaxes(1, 2)
+            columns = multiply(xp, matrix, rows.swapaxes(1, 2)).swapaxes(1, 2)
         else:
-            columns = xp.matmul(rows, matrix.swapaxes(1, 2))
+            columns = multiply(xp, rows, matrix.swapaxes(1, 2))
         # (groups, rows, taps * channels of a group)
         images = g[part].shape[:-1]
         columns = columns.reshape(how.groups, *images, *how.taps, channels // how.groups)
@@ -320,6 +321,6 @@ def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Step
             right = _cut(cotangents, rows, step)
             sums = total.reshape(how.groups, len(columns), columns[0].shape[-1], results)
             for i, left in enumerate(columns):
-                product = xp.matmul(left.swapaxes(-1, -2), right)
+                product = multiply(xp, left.swapaxes(-1, -2), right)
                 sums[:, i] += product.sum(axis=tuple(range(1, product.ndim - 2)))
     return total.transpose(1, 0, 2).reshape(shape)
