@@ -44,6 +44,9 @@ def initialize(
 ) -> None:
     """Connect the processes that run this program; call it once, before the first mesh is made.
 
+    The thread that calls it is the one that exchanges data from then on: collectives, fetches and
+    saves of arrays of several processes raise DistributedError in every other thread.
+
     coordinator_address: `"host:port"` at which process 0 listens and that all can reach.
     num_processes: how many processes there are. process_id: which of them this is, from 0.
     Without these, they are those of the launcher: `mpiexec` (with the extra `gdt[mpi]`), torchrun's

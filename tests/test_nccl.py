@@ -430,6 +430,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     ends: list[dict[int, socket.socket]] = [{} for _ in range(count)]
     for i, j in itertools.combinations(range(count), 2):
         ends[i][j], ends[j][i] = socket.socketpair()
+    monkeypatch.setattr(Messages, "is_in_own_thread", lambda self: True)  # threads are processes
     peers, nccl, found = [Peer(i, "here", i) for i in range(count)], SharedNccl(count), []
     meshes = []
     for i in range(count):
@@ -441,6 +442,26 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     for sockets in ends:
         for end in sockets.values():
             end.close()
+
+
+def test_other_threads_wait_for_collectives_and_begin_none(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks.each(lambda i, t: t.all_reduce([np.ones((1, 1, 4))], (0, 1), "sum"))
+    monkeypatch.setattr(Messages, "is_in_own_thread", lambda self: False)
+    first = ranks.transports[0]
+    first.wait()
+    messages = first.messages
+    assert messages is not None and not any(c.outgoing for c in messages.connections.values())
+    begun = first.begun
+    with pytest.raises(DistributedError, match="all_reduce: thread 'MainThread' exchanges data"):
+        first.all_reduce([np.ones((1, 1, 4))], (0, 1), "sum")
+    assert first.begun == begun
+    monkeypatch.setattr(Messages, "is_in_own_thread", lambda self: True)
+    for ((total,),) in zip(
+        ranks.each(lambda i, t: t.all_reduce([np.ones((1, 1, 4))], (0, 1), "sum")), strict=True
+    ):
+        assert (total == 4).all()  # nothing was given up
 
 
 def test_one_process_for_each_gpu_moves_what_one_process_moves(mesh: Mesh, ranks: Ranks) -> None:

@@ -47,8 +47,13 @@ replays: processes may record and replay at different times. Which arrays its op
 replay cannot tell; the note of the dataflow at its end can (`agreement`). Meshes of one process
 have no notes, and their plans do not ask. Gradients and updates travel in the order of their names,
 since processes may have filled a dict in different orders. Not compared are arrays on GPUs that are
-given to `asarray`, calls in other threads than the main one, the parts that `pack` is given, and
-what a program does after its last exchange.
+given to `asarray`, calls in other threads than the one that has called `initialize`, the parts that
+`pack` is given, and what a program does after its last exchange.
+
+**One thread exchanges data**: the one that has called `initialize`. Steps have numbers alone, so two
+threads that take turns in other orders would combine the data of one with that of the other, and
+no order that a lock gives is that of the other processes. `Messages` and `Ranks` therefore refuse
+every other thread.
 
 **NCCL.** Its max and min lose NaN as well, so floating-point numbers travel as integers of the same
 order (`encoding`), which also carries bools and 16-bit integers; complex products and extrema are

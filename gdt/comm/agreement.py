@@ -19,7 +19,6 @@ note is part of what is recorded, so replays make it too.
 from __future__ import annotations
 
 import re
-import threading
 import weakref
 import zlib
 from _thread import get_ident
@@ -36,11 +35,10 @@ import numpy as np
 from gdt.errors import frame_of_user, line_of_user
 from gdt.sharding.array_type import ArrayType
 
-MAIN_THREAD = threading.main_thread().ident
 FACTOR, MASK = 0x100000001B3, (1 << 64) - 1  # of a running checksum of 64 bits, as FNV's
 
 HELD: ContextVar[list[tuple[Action, Sequence[Any]]] | None] = ContextVar("held", default=None)
-"""The notes that a thread other than the main one holds for later."""
+"""The notes that a thread holds for the one of the history."""
 
 NEWEST = 1024  # notes that are kept to tell which is the first that differs
 WHOLE = 1 << 16  # bytes up to which contents are compared whole
@@ -101,9 +99,11 @@ def _checksum(action: Action, numbers: Sequence[Any], operands: Sequence[Origin]
 
 
 class History:
-    """The notes of a process: how many there are, the checksum of all, and the newest."""
+    """The notes of the thread that has made the history: how many there are, the checksum of all,
+    and the newest."""
 
     def __init__(self) -> None:
+        self._thread = get_ident()  # whose actions are noted
         self.count = self.checksum = 0
         self._operands: Sequence[Origin] | None = None  # of the op of which the next note is
         self._op = UNKNOWN  # what the newest such op makes
@@ -125,11 +125,11 @@ class History:
     def add(self, action: Action, numbers: Sequence[Any] = ()) -> None:
         """Note an action, done with these numbers.
 
-        Threads other than the main one have no order that processes could compare, and note
-        nothing. Where they make what the main thread takes in order, such as batches that are
-        fetched ahead, `held_notes` holds their notes until then.
+        Other threads than the one that has made the history have no order that processes could
+        compare, and note nothing. Where they make what that thread takes in order, such as batches
+        that are fetched ahead, `held_notes` holds their notes until then.
         """
-        if get_ident() != MAIN_THREAD:
+        if get_ident() != self._thread:
             notes = HELD.get()
             if notes is not None:
                 notes.append((action, numbers))
@@ -148,7 +148,7 @@ class History:
 
     def begin(self, operands: Sequence[Origin]) -> None:
         """Let the next note be that of an op of operands of these origins."""
-        if get_ident() != MAIN_THREAD:
+        if get_ident() != self._thread:
             return
         if not self.in_step:
             self._operands, self._op = operands, UNKNOWN
@@ -158,21 +158,21 @@ class History:
 
     def end(self, arrays: Sequence[Any]) -> None:
         """Give the arrays that the op has made their origins."""
-        if get_ident() == MAIN_THREAD and self._op is not UNKNOWN:
+        if get_ident() == self._thread and self._op is not UNKNOWN:
             checksum, call = self._op
             for i, array in enumerate(arrays):
                 array._origin = Origin(_combined(checksum, i), f"{call}.{i}" if i else call)
 
     def begin_step(self, operands: Iterable[Any]) -> None:
         """Let no note name the operands of ops until the end of a step, which is given these."""
-        if get_ident() != MAIN_THREAD:
+        if get_ident() != self._thread:
             return
         self.in_step, self._op = True, UNKNOWN
         self._step_operands, self._step_start = list(map(origin_of, operands)), self.count
 
     def end_step(self) -> None:
         """Let the notes name the operands of ops again."""
-        if get_ident() != MAIN_THREAD:
+        if get_ident() != self._thread:
             return
         if self._is_compared():
             self._arrays = 0  # a replay makes fewer arrays
@@ -185,7 +185,7 @@ class History:
     def begin_dataflow(self) -> bool:
         """Begin to follow the dataflow of a step that runs as it is written. Return False where no
         step runs, or its dataflow is followed already."""
-        if get_ident() != MAIN_THREAD or not self.in_step or self._numbers is not None:
+        if get_ident() != self._thread or not self.in_step or self._numbers is not None:
             return False
         self._numbers, self._dataflow, self._step_start = {}, 0, self.count
         for number, origin in enumerate(self._step_operands):
@@ -216,7 +216,7 @@ class History:
         be two of the same blocks in a replay."""
         origins: dict[int, Origin] = {}
         arrays = [array for array in arrays if array.type.mesh.num_processes > 1]
-        if not arrays or get_ident() != MAIN_THREAD:
+        if not arrays or get_ident() != self._thread:
             return
         for i, array in enumerate(arrays):
             place = Origin(_combined(self.checksum, i), f"#{self.count}.{i}")
@@ -231,13 +231,13 @@ class History:
 
     def origin(self, action: Action, numbers: Sequence[Any]) -> Origin:
         """The origin of an array that was made by nothing but an action that has been noted."""
-        call = f"#{self.count}" if get_ident() == MAIN_THREAD else "#0"
+        call = f"#{self.count}" if get_ident() == self._thread else "#0"
         return Origin(_checksum(action, numbers), call)
 
     def place(self, array: Any) -> None:
         """Give an array an origin by its place: among those on meshes of several processes that
         were made since the newest note."""
-        if array.type.mesh.num_processes > 1 and get_ident() == MAIN_THREAD:
+        if array.type.mesh.num_processes > 1 and get_ident() == self._thread:
             call = f"#{self.count}.{self._arrays}" if self._arrays else f"#{self.count}"
             array._origin = Origin(_combined(self.checksum, self._arrays), call)
             if self._numbers is not None:
@@ -247,7 +247,7 @@ class History:
 
     def add_result(self, block: Any) -> None:
         """Remember that the newest note is of the op that has made a block."""
-        if get_ident() == MAIN_THREAD:
+        if get_ident() == self._thread:
             key = id(block)
             self._makers[key] = self.count
             self._watched[key] = weakref.ref(block, partial(self._forget, key))
@@ -281,8 +281,8 @@ class History:
 
 @contextmanager
 def held_notes() -> Iterator[list[tuple[Action, Sequence[Any]]]]:
-    """A context of a thread other than the main one; the notes that it makes there are held in a
-    list, for `note_held`."""
+    """A context of a thread whose actions are not noted; the notes that it makes there are held in
+    a list, for `note_held`."""
     notes: list[tuple[Action, Sequence[Any]]] = []
     token = HELD.set(notes)
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 class Messages:
     """The messages of a process to and from the others; all of them make the same calls in one
-    order.
+    order, and so in one thread: the one that has made this object.
 
     timeout: seconds for which a process waits for a message before it gives up.
     """
@@ -62,6 +63,7 @@ class Messages:
         timeout: float,
     ) -> None:
         self.index, self.peers, self.timeout = index, tuple(peers), timeout
+        self._thread = threading.current_thread()
         self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
         self.number = 0  # of the step
         self.history = History()
@@ -81,7 +83,7 @@ class Messages:
         Raises DistributedError if a process has ended, takes another step, has another history, or
         sends nothing in time.
         """
-        self.begin()
+        self.begin(what)
         for i, arrays in outgoing.items():
             parts = [p for a in arrays if (p := bytes_of(a)).nbytes]
             header = self.header(what, sum(p.nbytes for p in parts))
@@ -103,11 +105,32 @@ class Messages:
         history = self.history
         return packed_header(kind, self.number, what, nbytes, history.count, history.checksum)
 
-    def begin(self) -> None:
+    def begin(self, what: str) -> None:
         """Count a step; raises again the error that has ended an earlier one."""
         if self.failure is not None:
             raise self.failure
+        self.check_thread(what)
         self.number += 1
+
+    def is_in_own_thread(self) -> bool:
+        """Whether the thread that calls this is the one that sends and receives."""
+        return threading.current_thread() is self._thread
+
+    def check_thread(self, what: str) -> None:
+        """Raise if this is another thread than the one that sends and receives: steps have numbers
+        and no names, so processes whose threads take turns in other orders would mix up data."""
+        if self.is_in_own_thread():
+            return
+        own = f"thread {self._thread.name!r}"
+        raise error(
+            DistributedError,
+            what.split(" ", maxsplit=1)[0],
+            f"thread {threading.current_thread().name!r} exchanges data with other processes, "
+            f"which {own} alone does",
+            operands={"in": what},
+            remedy=f"Run it in {own}, which has called gdt.distributed.initialize(): processes "
+            "could run their threads in other orders.",
+        )
 
     def wait(self, is_done: Callable[[], bool], missing: Collection[int], what: str) -> None:
         """Listen until `done()`, which may change the processes that are missing."""

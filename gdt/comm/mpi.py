@@ -114,7 +114,7 @@ class MpiMessages(Messages):
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
     ) -> dict[int, memoryview]:
-        self.begin()
+        self.begin(what)
         missing = set(sources)
         self._looked = time.monotonic()
         self._current_wait = Wait(what, missing, self._looked + self.timeout)

@@ -7,6 +7,7 @@ shows only when somebody asks: `Ranks.wait` does.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class Ranks(BlockTransport):
         self.timeout = timeout if messages is None else messages.timeout
         self.communicators: dict[Axes, list[Any]] = {}  # of own blocks, by mesh axes
         self.running: deque[Running] = deque()
+        self._lock = threading.Lock()  # of `running`, which several threads may wait for
         self.begun = 0  # collectives
 
     def _on_devices(self, make: Callable[[int], Any]) -> list[Any]:
@@ -80,8 +82,11 @@ class Ranks(BlockTransport):
 
     def _run(self, axes: Axes, what: str, issue: Callable[[int, Any, int], None]) -> None:
         """Issue the calls of every own block in one group, on the communication streams."""
+        others = self._others(axes)
+        if self.messages is not None and others:
+            self.messages.check_thread(what)
         communicators = self._communicators(axes, what)
-        self._forget_ended()
+        self._oldest()
         self.begun += 1
         if self.begun % EVERY == 0:
             self._tell_notes(what)
@@ -92,7 +97,7 @@ class Ranks(BlockTransport):
             ]
             self._grouped(what, lambda i: issue(i, communicators[i], streams[i].ptr))
             events = self._on_devices(lambda i: streams[i].record())
-        self.running.append(Running(what, events, self._others(axes)))
+        self.running.append(Running(what, events, others))
 
     def _grouped(self, what: str, call: Callable[[int], None]) -> None:
         try:
@@ -153,9 +158,13 @@ class Ranks(BlockTransport):
 
     # ---- failures
 
-    def _forget_ended(self) -> None:
-        while self.running and all(event.done for event in self.running[0].events):
-            self.running.popleft()
+    def _oldest(self) -> Running | None:
+        """Forget the collectives that have ended; return the oldest of the others, if there is
+        one."""
+        with self._lock:
+            while self.running and all(event.done for event in self.running[0].events):
+                self.running.popleft()
+            return self.running[0] if self.running else None
 
     def wait(self) -> None:
         """Let the host wait until the collectives that were begun have ended.
@@ -164,12 +173,10 @@ class Ranks(BlockTransport):
         them fails or does not end in time; their communicators are given up then.
         """
         end = time.monotonic() + self.timeout
-        self._tell_notes(self.running[0].what if self.running else "wait for collectives")
-        while True:
-            self._forget_ended()
-            if not self.running:
-                return
-            what, _, others = self.running[0]
+        oldest = self._oldest()
+        self._tell_notes("wait for collectives" if oldest is None else oldest.what)
+        while (oldest := self._oldest()) is not None:
+            what, _, others = oldest
             self._check(what, others)
             if time.monotonic() > end:
                 raise self._failed(what, f"it has not ended after {self.timeout:g} s")
@@ -177,8 +184,8 @@ class Ranks(BlockTransport):
 
     def _tell_notes(self, what: str) -> None:
         """Compare what this process has done with what the others have: the data that NCCL moves
-        carries no description of it."""
-        if self.messages is None:
+        carries no description of it. Other threads than that of the messages only wait."""
+        if self.messages is None or not self.messages.is_in_own_thread():
             return
         try:
             self.messages.tell_notes(what)
@@ -191,7 +198,7 @@ class Ranks(BlockTransport):
             for communicators in self.communicators.values():
                 for communicator in communicators:
                     communicator.check_async_error()
-            if self.messages is not None:
+            if self.messages is not None and self.messages.is_in_own_thread():
                 self.messages.listen(0)
                 self.messages.check(self._gone(self.messages, others), what)
         except self.nccl.NcclError as cause:

@@ -18,6 +18,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -816,6 +817,13 @@ def fetch_ahead(mesh: gdt.Mesh, factor: float) -> None:
     trainer.fit(batches, show=False, prefetch=2)
 
 
+def in_threads(*calls: Callable[[], Any]) -> None:
+    """Each call in a thread of its own."""
+    with ThreadPoolExecutor(len(calls), "worker") as pool:
+        for future in [pool.submit(call) for call in calls]:
+            future.result()
+
+
 # What processes do differently without sending anything that shows it.
 DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "scalar": lambda x, first: x * (2.0 if first else 3.0),
@@ -877,6 +885,11 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "maker": lambda x, first: (gdt.eye if first else gdt.tri)(
         4, layout=Layout(["batch", None], x.mesh)),
     "parameters": lambda x, first: take_steps(x, 0.1, 1.0, skipped="a" if first else "b"),
+    "thread": lambda x, first: in_threads((x * 2.0).sum().resolve),
+    "two threads": lambda x, first: in_threads(*swapped(
+        (x * 2.0).sum().resolve, (x * 3.0).sum().resolve, not first)),
+    "thread that saves": lambda x, first: in_threads(
+        lambda: gdt.checkpoint.save(f"{os.devnull}/x", {"x": x})),
 }  # fmt: skip
 
 

@@ -200,6 +200,15 @@ DIFFERENT = {
     "parameters": ["step 1 of SGD for 1 parameters, b: float64[16]", "parameters, a: "],
     "seed": ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"],
     "draw": ["different random numbers", "float64[16]  ['batch']", "float64[15]  ['batch']"],
+    "thread": ["all_reduce: thread 'worker_0' exchanges data", " thread 'MainThread', which has c"],
+    "two threads": [
+        "thread 'worker_",
+        "with other processes, which thread 'MainThread' alone does",
+    ],
+    "thread that saves": [
+        "checkpoint.save: thread 'worker_0' exchanges data",
+        "in: checkpoint.save",
+    ],
     "end": ["process 0 (host ", "has ended"],
     "exit": ["process 0 (host ", "has died"],
 }
@@ -247,6 +256,12 @@ def test_the_order_in_which_a_dict_was_filled_does_not_matter(output: Path) -> N
 
 def peers(count: int) -> list[Peer]:
     return [Peer(i, "here", 100 + i) for i in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def threads_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the threads of this process send and receive as processes do."""
+    monkeypatch.setattr(Messages, "is_in_own_thread", lambda self: True)
 
 
 @pytest.fixture
