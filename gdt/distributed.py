@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import socket
 import sys
 from typing import Any
 
 from gdt.comm import mpi
+from gdt.comm.job import facts
 from gdt.comm.messages import Messages
 from gdt.comm.notes import connect, connected
 from gdt.comm.processes import ProcessTransport
@@ -32,6 +34,8 @@ from gdt.sharding.mesh import Mesh
 TORCH = ("MASTER_ADDR", "WORLD_SIZE", "RANK")
 JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
+LONGEST_NAME = 200  # characters of a job's
+
 _is_initialized = False
 
 
@@ -41,6 +45,7 @@ def initialize(
     process_id: int | None = None,
     *,
     timeout: float = 300.0,
+    job: str | None = None,
 ) -> None:
     """Connect the processes that run this program; call it once, before the first mesh is made.
 
@@ -54,8 +59,14 @@ def initialize(
     `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without any there is one process.
     timeout: seconds to wait for other processes, here and in every later step.
 
+    job: a name, the same in all processes of this program. Without it they must run the same file,
+    whichever folder and arguments each has, and the same run of torchrun: processes of different
+    programs on one port refuse each other. Not told apart without it are two runs of one file, and
+    programs that are no file (`python -c`, notebooks); `mpiexec` tells its own.
+
     The address must belong to a network that is trusted: greetings of others are refused, but a
-    process of gdt that nobody has started on purpose could take the place of one that comes later.
+    process of the same program that nobody has started on purpose could take the place of one that
+    comes later.
 
     Raises DistributedError if it was called before, if a mesh exists, for arguments that do not fit
     together, and for processes that cannot be reached. Follows `jax.distributed.initialize`.
@@ -64,7 +75,7 @@ def initialize(
     1
     """
     global _is_initialized  # noqa: PLW0603  # a fact of the process
-    _check_state(timeout)
+    _check_state(timeout, job)
     arguments = (coordinator_address, num_processes, process_id)
     if arguments == (None, None, None) and mpi.launched():
         _connect(_over_mpi(timeout))
@@ -73,16 +84,20 @@ def initialize(
         if settings != (None, None, None):
             address, count, index = _checked(*settings)
             if count > 1:
-                _connect(Messages(index, *meet(address, count, index, timeout), timeout))
+                met = meet(address, count, index, timeout, facts(job))
+                _connect(Messages(index, *met, timeout))
     _is_initialized = True
 
 
-def _check_state(timeout: object) -> None:
+def _check_state(timeout: object, job: object) -> None:
     if _is_initialized:
         problem, remedy = "the processes are connected already", "Call it once."
         raise error(DistributedError, "initialize", problem, remedy=remedy)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         problem = f"timeout is {timeout!r}; it is a positive number of seconds"
+        raise error(DistributedError, "initialize", problem)
+    if job is not None and not (isinstance(job, str) and 0 < len(job) <= LONGEST_NAME):
+        problem = f"job is {job!r}; it is a name of 1 to {LONGEST_NAME} characters"
         raise error(DistributedError, "initialize", problem)
     meshes = [m for m in Mesh.interned() if m.size > 1]
     if meshes:
@@ -101,8 +116,10 @@ def _over_mpi(timeout: float) -> Messages:
         index, count = world.Get_rank(), world.Get_size()
         own = "127.0.0.1" if len(set(world.allgather(host))) == 1 else host
         listener = socket.create_server((own, 0)) if index == 0 else None
-        address = world.bcast((own, listener.getsockname()[1]) if listener else None)
-    messages = mpi.MpiMessages(index, *meet(address, count, index, timeout, listener), timeout)
+        port = listener.getsockname()[1] if listener else 0
+        address, job = world.bcast(((own, port), secrets.token_hex(16)))
+    met = meet(address, count, index, timeout, facts(job), listener)
+    messages = mpi.MpiMessages(index, *met, timeout)
     messages.mpi = started
     return messages
 

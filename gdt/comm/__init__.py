@@ -50,10 +50,10 @@ since processes may have filled a dict in different orders. Not compared are arr
 given to `asarray`, calls in other threads than the one that has called `initialize`, the parts that
 `pack` is given, and what a program does after its last exchange.
 
-**One thread exchanges data**: the one that has called `initialize`. Steps have numbers alone, so two
-threads that take turns in other orders would combine the data of one with that of the other, and
-no order that a lock gives is that of the other processes. `Messages` and `Ranks` therefore refuse
-every other thread.
+**One thread exchanges data**: the one that has called `initialize`. Steps have numbers alone, so
+two threads that take turns in other orders would combine the data of one with that of the other,
+and no order that a lock gives is that of the other processes. `Messages` and `Ranks` therefore
+refuse every other thread.
 
 **NCCL.** Its max and min lose NaN as well, so floating-point numbers travel as integers of the same
 order (`encoding`), which also carries bools and 16-bit integers; complex products and extrema are

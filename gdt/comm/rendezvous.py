@@ -1,41 +1,38 @@
 """Connect the processes of a program, through process 0, which listens at an address that all know.
 
-Every process tells process 0 its index and where it listens. Process 0 answers with a table of all
-processes and a token. Then every process connects to the processes of lower index, and shows the
-token. So one socket connects any two processes. Greetings of strangers are refused and logged.
+Every process tells process 0 its job, its index and where it listens. Process 0 answers with a
+table of all processes and a token. Then every process connects to the processes of lower index, and
+shows the token. So one socket connects any two processes. Greetings of strangers and of processes
+of other jobs are refused and logged.
 
 Nothing that comes from a socket is unpickled or run: greetings are lines of JSON, and later
-messages are JSON and the bytes of arrays (`gdt.comm.values`). A stranger who connects before the
-processes have met may still take the place of one of them, so the address must belong to a network
-that is trusted.
+messages are JSON and the bytes of arrays (`gdt.comm.values`). One who knows the job and connects
+before the processes have met may still take the place of one of them, so the address must belong to
+a network that is trusted.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import secrets
-import select
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
+from gdt.comm import job
 from gdt.comm.connection import Peer
+from gdt.comm.greetings import Greetings, receive, refuse, send
 from gdt.errors import DistributedError, error
 
 Address = tuple[str, int]
 Sockets = dict[int, socket.socket]
+Job = dict[str, str]
 
-LOG = logging.getLogger("gdt.distributed")
-
-GREETING = "gdt 2"  # the name and the version of this protocol
+GREETING = "gdt 3"  # the name and the version of this protocol
 # After 4 seconds of silence TCP sends a probe every second, and gives up after 5 without an answer:
 # a host that is gone is noticed within 9 seconds (tcp(7)), unless data is on its way there.
 LIFE_SIGNS = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5}
-GREETING_TIMEOUT = 2.0  # seconds in which a new connection must send its greeting
 GRACE = 5.0  # seconds after the timeout in which process 0 still tells the others who is missing
 
 
@@ -44,10 +41,12 @@ def meet(
     count: int,
     index: int,
     timeout: float,
+    own_job: Job,
     listener: socket.socket | None = None,
 ) -> tuple[list[Peer], Sockets]:
     """Connect to all other processes; return all processes, and a socket to each of the others.
 
+    own_job: what the processes have in common (`gdt.comm.job`).
     listener: the socket with which process 0 listens at `address`, if it does so already.
 
     Raises DistributedError if the processes do not find each other within `timeout` seconds, or
@@ -57,10 +56,10 @@ def meet(
     try:
         with ExitStack() as stack:  # closes all sockets if there is an error
             if index == 0:
-                with listener or _listen(address) as server:
-                    peers, sockets = _welcome(server, count, deadline, stack)
+                with listener or _listen(address) as server, Greetings(server) as greetings:
+                    peers, sockets = _welcome(greetings, count, deadline, own_job, stack)
             else:
-                peers, sockets = _join(address, count, index, deadline, stack)
+                peers, sockets = _join(address, count, index, deadline, own_job, stack)
             stack.pop_all()
             return peers, sockets
     except OSError as cause:
@@ -98,7 +97,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _welcome(
-    server: socket.socket, count: int, deadline: float, stack: ExitStack
+    greetings: Greetings, count: int, deadline: float, own_job: Job, stack: ExitStack
 ) -> tuple[list[Peer], Sockets]:
     sockets: Sockets = {}
     connections: list[socket.socket] = []
@@ -107,30 +106,32 @@ def _welcome(
     problem = ""
     while None in table and not problem:
         try:
-            connection, hello = _accept(server, deadline, stack)
+            connection, host, hello = greetings.next(deadline)
         except TimeoutError:
             missing = [i for i, entry in enumerate(table) if entry is None]
             problem = f"of {count} processes, these did not come: {str(missing)[1:-1]}"
             break
         refusal = _refusal(hello, count)
-        if refusal:
-            _refuse(connection, refusal)
+        other_job = "" if refusal else job.difference(own_job, hello.get("job"))
+        if refusal or other_job:
+            refuse(connection, refusal or other_job, job.OWN_PORT if other_job else "")
             continue
-        connections.append(connection)
+        _set_options(connection, deadline)
+        connections.append(stack.enter_context(connection))
         i, its_count = hello["index"], hello["count"]
         if its_count != count:
             problem = f"process {i} counts {its_count} processes, process 0 counts {count}"
         elif table[i] is not None:
             problem = f"two processes say that they are process {i}"
         else:
-            table[i] = [hello["host"], hello["pid"], connection.getpeername()[0], hello["port"]]
+            table[i] = [hello["host"], hello["pid"], host, hello["port"]]
             sockets[i] = connection
     answer = {"problem": problem, "token": secrets.token_hex(16), "table": table}
     for connection in connections:
-        _send(connection, answer)
+        send(connection, answer)
     if problem:
         raise _error(problem)
-    return _peers(table), sockets
+    return [Peer(i, host, pid) for i, (host, pid, _, _) in enumerate(table)], sockets
 
 
 def _refusal(hello: dict[str, Any], count: int) -> str:
@@ -148,83 +149,51 @@ def _refusal(hello: dict[str, Any], count: int) -> str:
     return ""
 
 
-def _refuse(connection: socket.socket, reason: str) -> None:
-    """Close a connection; log the reason, and send it to the other end."""
-    with suppress(OSError):
-        LOG.warning("refused a connection from %s: %s", connection.getpeername()[0], reason)
-        _send(connection, {"problem": f"the greeting is refused: {reason}"})
-    connection.close()
-
-
-def _accept(
-    server: socket.socket, deadline: float, stack: ExitStack, others: Sequence[socket.socket] = ()
-) -> tuple[socket.socket, dict[str, Any]]:
-    """Accept the next connection; return it and its greeting, which is empty if it is not valid.
-
-    others: connections to other processes; ConnectionError if one of them closes meanwhile.
-    """
-    server.settimeout(GREETING_TIMEOUT)
-    sockets = [server, *others]
-    while True:
-        ready, _, _ = select.select(sockets, [], [], max(deadline - time.monotonic(), 0.001))
-        if not ready:
-            raise TimeoutError
-        if server in ready:
-            with suppress(ConnectionError, TimeoutError):  # it has closed again
-                connection = stack.enter_context(server.accept()[0])
-                break
-        for other in set(ready) - {server}:
-            if not other.recv(1, socket.MSG_PEEK):
-                raise ConnectionError("a process that had come has gone")
-            sockets.remove(other)  # its first message is read later
-    _set_options(connection)
-    try:
-        hello = _receive(connection, time.monotonic() + GREETING_TIMEOUT)
-    except (OSError, ValueError):  # gone, silent, or no process of gdt
-        return connection, {}
-    connection.settimeout(max(deadline - time.monotonic(), 0.001))
-    return connection, hello
-
-
 # ---------------------------------------------------------------- the others
 
 
 def _join(
-    address: Address, count: int, index: int, deadline: float, stack: ExitStack
+    address: Address, count: int, index: int, deadline: float, own_job: Job, stack: ExitStack
 ) -> tuple[list[Peer], Sockets]:
     sockets = {0: _connect(address, deadline, stack)}
-    with _server((sockets[0].getsockname()[0], 0)) as server:
+    with _server((sockets[0].getsockname()[0], 0)) as server, Greetings(server) as greetings:
         hello = {
             "greeting": GREETING,
+            "job": own_job,
             "index": index,
             "count": count,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "port": server.getsockname()[1],
         }
-        _send(sockets[0], hello)
+        send(sockets[0], hello)
         try:
-            answer = _receive(sockets[0], deadline + GRACE)
-        except ValueError:
+            answer = receive(sockets[0], deadline + GRACE)
+            if answer["problem"] != "":
+                raise _error(str(answer["problem"]), str(answer.get("remedy", "")) or None)
+            token, table = answer["token"], answer["table"]
+            peers = [Peer(i, host, pid) for i, (host, pid, _, _) in enumerate(table)]
+            addresses = [(str(at), int(port)) for _, _, at, port in table]
+        except (LookupError, TypeError, ValueError):
             raise _error(
                 f"what listens at {address[0]}:{address[1]} is no process of gdt"
             ) from None
-        if answer.get("problem") != "":
-            raise _error(str(answer.get("problem", "process 0 gives no answer")))
         for i in range(1, index):
-            _, _, host, port = answer["table"][i]
-            sockets[i] = _connect((host, port), deadline, stack)
-            _send(sockets[i], {"token": answer["token"], "index": index})
+            sockets[i] = _connect(addresses[i], deadline, stack)
+            send(sockets[i], {"token": token, "index": index})
+        greetings.watch(sockets.values())
         while len(sockets) < count - 1:
-            connection, hello = _accept(server, deadline, stack, list(sockets.values()))
+            connection, _, hello = greetings.next(deadline)
             later = hello.get("index")
-            if hello.get("token") != answer["token"]:
-                _refuse(connection, "it does not show the token of this program")
+            if hello.get("token") != token:
+                refuse(connection, "it does not show the token of this program")
             elif type(later) is not int or later not in range(index + 1, count) or later in sockets:
-                _refuse(connection, f"index is {later!r}, of {count} processes")
+                refuse(connection, f"index is {later!r}, of {count} processes")
             else:
-                sockets[later] = connection
-    return _peers(answer["table"]), sockets
+                _set_options(connection, deadline)
+                sockets[later] = stack.enter_context(connection)
+                greetings.watch([connection])
+    return peers, sockets
 
 
 def _connect(address: Address, deadline: float, stack: ExitStack) -> socket.socket:
@@ -233,8 +202,7 @@ def _connect(address: Address, deadline: float, stack: ExitStack) -> socket.sock
         seconds = deadline - time.monotonic()
         try:
             connection = stack.enter_context(socket.create_connection(address, max(seconds, 0.001)))
-            connection.settimeout(max(seconds, 0) + GRACE)
-            _set_options(connection)
+            _set_options(connection, deadline + GRACE)
             return connection
         except ConnectionRefusedError:
             if seconds <= 0:
@@ -242,40 +210,12 @@ def _connect(address: Address, deadline: float, stack: ExitStack) -> socket.sock
             time.sleep(0.05)
 
 
-def _set_options(connection: socket.socket) -> None:
-    """Let a socket send small messages at once, and notice that a host has lost its power or its
-    network, in which case nothing closes the connection."""
+def _set_options(connection: socket.socket, deadline: float) -> None:
+    """Let a socket wait until a deadline, send small messages at once, and notice that a host has
+    lost its power or its network, in which case nothing closes the connection."""
+    connection.settimeout(max(deadline - time.monotonic(), 0.001))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in LIFE_SIGNS.items():
         if hasattr(socket, name):  # systems differ in the options that they have
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _peers(table: list[Any]) -> list[Peer]:
-    return [Peer(i, host, pid) for i, (host, pid, _, _) in enumerate(table)]
-
-
-def _send(connection: socket.socket, value: dict[str, Any]) -> None:
-    connection.sendall(json.dumps(value).encode() + b"\n")
-
-
-def _receive(connection: socket.socket, deadline: float) -> dict[str, Any]:
-    """Read one line, a JSON object, and nothing beyond it.
-
-    Raises ConnectionError if the other end closes before the line is complete, TimeoutError if the
-    line is not complete at the time `deadline`, ValueError for anything but an object.
-    """
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
-        byte = connection.recv(1)
-        if not byte:
-            raise ConnectionError("the other end has closed the connection")
-        line += byte
-        if len(line) > 1 << 20:
-            raise ValueError("the line is too long")
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise ValueError("the line is no JSON object")
-    return value

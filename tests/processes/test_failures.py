@@ -23,7 +23,7 @@ import pytest
 
 import gdt
 from gdt import distributed
-from gdt.comm import messages, mpi, rendezvous
+from gdt.comm import greetings, job, messages, mpi, rendezvous
 from gdt.comm.agreement import Action, digest
 from gdt.comm.connection import GOODBYE, Peer
 from gdt.comm.messages import Messages
@@ -486,6 +486,9 @@ def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
 # ---------------------------------------------------------------- meeting
 
 
+JOB = {"name": "test"}
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
@@ -495,7 +498,9 @@ def joining(
     *counts_and_indices: tuple[int, int], timeout: float = 10.0, host: str = "127.0.0.1"
 ) -> list[Any]:
     address = (host, free_port())
-    return together(*(lambda c=c, i=i: meet(address, c, i, timeout) for c, i in counts_and_indices))
+    return together(
+        *(lambda c=c, i=i: meet(address, c, i, timeout, JOB) for c, i in counts_and_indices)
+    )
 
 
 def test_every_two_processes_are_connected() -> None:
@@ -524,40 +529,97 @@ def test_addresses_may_be_of_the_sixth_version() -> None:
             end.close()
 
 
+# What strangers send who connect to a process that waits for others: a text, again and again or
+# once, and how many do so.
+STRANGERS = {
+    "silent": (b"", False, 1),
+    "many": (b"", False, 100),
+    "slow": (b"{", True, 1),
+    "endless": (b"x" * (1 << 16), True, 3),
+    "nested": (b'{"a":' * 1600 + b"\n", False, 1),
+    "nested too long": (b'{"a":' * 20_000 + b"\n", False, 1),
+    "many digits": (b'{"index": ' + b"9" * 8000 + b"}\n", False, 1),
+    "a browser": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", False, 1),
+    "bytes": (bytes(range(256)) * 8, False, 1),
+    "no text": (b"\xff\xfe\n", False, 1),
+    "no object": (b"[1, 2]\n", False, 1),
+}
+
+
 @contextmanager
-def at_once() -> Iterator[None]:
-    """What is in this `with` block waits for no time limit of 20 seconds."""
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < 5.0
+def strangers(address: Any, says: bytes, is_repeated: bool, count: int) -> Iterator[None]:
+    """A context in which strangers are connected to an address."""
+    is_over = threading.Event()
+
+    def speak(end: socket.socket) -> None:
+        with suppress(OSError):
+            end.sendall(says)
+            while is_repeated and not is_over.wait(0.01):
+                end.sendall(says)
+
+    with ExitStack() as stack:
+        ends = [stack.enter_context(socket.create_connection(address)) for _ in range(count)]
+        threads = [threading.Thread(target=speak, args=[end]) for end in ends if says]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
 
 
-def test_a_stranger_who_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "GREETING_TIMEOUT", 0.1)
+@pytest.mark.parametrize("who", STRANGERS)
+def test_strangers_hold_nobody_up(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greetings, "GREETING_TIMEOUT", 60.0)  # longer than they meet
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-        with socket.create_connection(address), at_once():
-            met = together(
-                lambda: meet(address, 2, 0, 20.0, server), lambda: meet(address, 2, 1, 20.0)
+        with strangers(address, *STRANGERS[who]):
+            zero, one, two = together(
+                lambda: meet(address, 3, 0, 20.0, JOB, server),
+                lambda: meet(address, 3, 1, 20.0, JOB),
+                lambda: third_of_three(address, stranger=STRANGERS[who]),
             )
-    for _, sockets in met:
-        for end in sockets.values():
-            end.close()
+    for end in (*zero[1].values(), *one[1].values(), *two[1]):
+        end.close()
 
 
-def said(address: Any, *greetings: dict[str, Any]) -> list[str]:
+def test_silent_strangers_are_sent_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(greetings, "GREETING_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+
+        def wait(end: socket.socket) -> str:
+            answer = greetings.receive(end, time.monotonic() + 10.0)
+            for met in meet(address, 2, 1, 20.0, JOB)[1].values():
+                met.close()
+            return str(answer["problem"])
+
+        with socket.create_connection(address) as end:
+            met, answer = together(
+                lambda: meet(address, 2, 0, 20.0, JOB, server), lambda: wait(end)
+            )
+    assert answer == "the greeting is refused: it sent no greeting in 0.1 s"
+    assert "refused a connection from 127.0.0.1: it sent no greeting in 0.1 s" in caplog.text
+    met[1][1].close()
+
+
+def said(address: Any, *says: dict[str, Any]) -> list[str]:
     """What a stranger is answered who connects and says that."""
     answers = []
-    for greeting in greetings:
+    for greeting in says:
         with socket.create_connection(address, 10.0) as end:
-            rendezvous._send(end, greeting)
-            answers.append(rendezvous._receive(end, time.monotonic() + 10.0)["problem"])
+            greetings.send(end, greeting)
+            answers.append(greetings.receive(end, time.monotonic() + 10.0)["problem"])
     return answers
 
 
 def hello(**changed: Any) -> dict[str, Any]:
     """The greeting of process 1 of two, with some changes."""
-    right = {"greeting": rendezvous.GREETING, "index": 1, "count": 2}
+    right = {"greeting": rendezvous.GREETING, "job": JOB, "index": 1, "count": 2}
     return right | {"host": "here", "pid": 5, "port": 4000} | changed
 
 
@@ -568,8 +630,8 @@ def test_wrong_greetings_are_refused_and_logged(
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         met = together(
-            lambda: meet(address, 2, 0, 20.0, server),
-            lambda: (said(address, hello(index=index)), meet(address, 2, 1, 20.0)),
+            lambda: meet(address, 2, 0, 20.0, JOB, server),
+            lambda: (said(address, hello(index=index)), meet(address, 2, 1, 20.0, JOB)),
         )
     assert met[1][0][0].startswith("the greeting is refused: index is ")
     assert "refused a connection from 127.0.0.1: index is " in caplog.text
@@ -585,31 +647,88 @@ def test_greetings_of_others_are_refused(changed: dict[str, Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         met = together(
-            lambda: meet(address, 2, 0, 20.0, server),
-            lambda: (said(address, hello(**changed)), meet(address, 2, 1, 20.0)),
+            lambda: meet(address, 2, 0, 20.0, JOB, server),
+            lambda: (said(address, hello(**changed)), meet(address, 2, 1, 20.0, JOB)),
         )
     assert met[1][0][0].startswith("the greeting is refused: ")
     for end in (*met[0][1].values(), *met[1][1][1].values()):
         end.close()
 
 
+@pytest.mark.parametrize(
+    ("own", "other", "says"),
+    [
+        ({"name": "a"}, {"name": "b"}, "the name of its job is 'b', and that of process 0 'a'"),
+        ({"name": "a"}, {"program": "p"}, "the name of its job is none, and that of process 0 'a'"),
+        ({"program": "p"}, {"name": "a"}, "the name of its job is 'a', and that of process 0 none"),
+        ({"program": "p"}, {"program": "q"}, "the program of its job is 'q', and that of"),
+        ({"program": "p"}, {"program": ""}, "the program of its job is '', and that of"),
+        ({"program": "p", "run": "1"}, {"program": "p", "run": "2"}, "the run of its job is '2'"),
+        ({"program": "p"}, None, "it names its job None"),
+        ({"program": "p", "run": "1"}, {"program": "p"}, ""),
+        ({"program": "p"}, {"program": "p", "run": "2"}, ""),
+    ],
+)
+def test_processes_of_different_jobs_never_meet(own: Any, other: Any, says: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+
+        def joins() -> Any:
+            try:
+                return "", meet(address, 2, 1, 20.0, other)
+            except DistributedError as refusal:
+                return str(refusal), meet(address, 2, 1, 20.0, own)
+
+        zero, (refusal, one) = together(lambda: meet(address, 2, 0, 20.0, own, server), joins)
+    assert says in refusal and bool(says) == bool(refusal)
+    assert not says or refusal.endswith(f"\n  {job.OWN_PORT}")
+    for end in (*zero[1].values(), *one[1].values()):
+        end.close()
+
+
+def test_a_program_is_told_apart_by_what_its_file_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+
+    def facts_of(folder: str, text: bytes, name: str = "train.py") -> dict[str, str]:
+        path = tmp_path / folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text)
+        monkeypatch.setattr(sys, "argv", [str(path), "--process-id", folder])
+        return job.facts(None)
+
+    own = facts_of("a", b"#!/a/python\nx = 1\ny = 2\n")
+    assert own["program"].startswith("train.py (")
+    assert own == facts_of("b", b"#!/b/python\r\nx = 1\r\ny = 2\r\n")
+    assert own != facts_of("b", b"#!/b/python\nx = 1\ny = 3\n")
+    assert own != facts_of("b", b"x = 1\ny = 2\n", "serve.py")
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    assert job.facts(None) == {"program": ""}
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    assert job.facts(None) == {"program": "", "run": "7"}
+    assert job.facts("mine") == {"name": "mine"}
+
+
 def third_of_three(
-    address: Any, *greetings: Callable[[str], dict[str, Any]]
+    address: Any, *says: Callable[[str], dict[str, Any]], stranger: Any = (b"", False, 0)
 ) -> tuple[list[str], list[socket.socket]]:
     """Meet the others as process 2 of three does, after strangers have connected to process 1, who
     say what is made of the token of the program; what they are answered, and the connections."""
     first = rendezvous._connect(address, time.monotonic() + 10.0, ExitStack())
-    rendezvous._send(first, hello(index=2, count=3))
-    answer = rendezvous._receive(first, time.monotonic() + 10.0)
+    greetings.send(first, hello(index=2, count=3))
+    answer = greetings.receive(first, time.monotonic() + 10.0)
     _, _, host, port = answer["table"][1]
-    answers = said((host, port), *(greeting(answer["token"]) for greeting in greetings))
-    second = socket.create_connection((host, port), 10.0)
-    rendezvous._send(second, {"token": answer["token"], "index": 2})
+    with strangers((host, port), *stranger):
+        answers = said((host, port), *(greeting(answer["token"]) for greeting in says))
+        second = socket.create_connection((host, port), 10.0)
+        greetings.send(second, {"token": answer["token"], "index": 2})
     return answers, [first, second]
 
 
 def test_strangers_between_two_processes_are_refused() -> None:
-    strangers = (
+    said_by_strangers = (
         lambda token: {"token": "0" * 32, "index": 2},
         lambda token: {"index": 2},
         lambda token: {"token": token, "index": 1},
@@ -620,9 +739,9 @@ def test_strangers_between_two_processes_are_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         zero, one, two = together(
-            lambda: meet(address, 3, 0, 20.0, server),
-            lambda: meet(address, 3, 1, 20.0),
-            lambda: third_of_three(address, *strangers),
+            lambda: meet(address, 3, 0, 20.0, JOB, server),
+            lambda: meet(address, 3, 1, 20.0, JOB),
+            lambda: third_of_three(address, *said_by_strangers),
         )
     answers, ends = two
     assert all("does not show the token" in answer for answer in answers[:2])
@@ -632,45 +751,21 @@ def test_strangers_between_two_processes_are_refused() -> None:
         end.close()
 
 
-def test_a_stranger_who_speaks_slowly_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "GREETING_TIMEOUT", 0.3)
-    is_over = threading.Event()
-
-    def speak(address: Any) -> None:
-        with socket.create_connection(address) as end, suppress(OSError):
-            while not is_over.wait(0.05):
-                end.sendall(b"{")
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        stranger = threading.Thread(target=speak, args=[address])
-        stranger.start()
-        with at_once():
-            met = together(
-                lambda: meet(address, 2, 0, 20.0, server), lambda: meet(address, 2, 1, 20.0)
-            )
-        is_over.set()
-        stranger.join()
-    for _, sockets in met:
-        for end in sockets.values():
-            end.close()
-
-
 def test_a_process_that_dies_while_others_meet_ends_them() -> None:
     def dies(address: Any) -> None:
         with socket.create_connection(address) as end:
-            rendezvous._send(end, hello(index=2, count=3))
-            rendezvous._receive(end, time.monotonic() + 10.0)
+            greetings.send(end, hello(index=2, count=3))
+            greetings.receive(end, time.monotonic() + 10.0)
 
     def gives_up(address: Any, server: socket.socket) -> None:
-        for end in meet(address, 3, 0, 20.0, server)[1].values():
+        for end in meet(address, 3, 0, 20.0, JOB, server)[1].values():
             end.close()  # as it does when it sees that process 2 has died
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         _, found, _ = together(
             lambda: gives_up(address, server),
-            lambda: meet(address, 3, 1, 20.0),
+            lambda: meet(address, 3, 1, 20.0, JOB),
             lambda: dies(address),
         )
     assert "process 1 cannot meet the others" in str(found)
@@ -707,26 +802,46 @@ def test_an_address_without_process_is_named() -> None:
 
 def test_an_address_of_another_host_or_in_use_is_named() -> None:
     with pytest.raises(DistributedError, match=r"cannot listen at 192\.0\.2\.1:29500"):
-        meet(("192.0.2.1", 29500), 2, 0, 1.0)
+        meet(("192.0.2.1", 29500), 2, 0, 1.0, JOB)
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
         with pytest.raises(DistributedError, match=f"cannot listen at 127.0.0.1:{port}"):
-            meet(("127.0.0.1", port), 2, 0, 1.0)
+            meet(("127.0.0.1", port), 2, 0, 1.0, JOB)
 
 
-def test_an_address_of_another_program_is_named() -> None:
+@pytest.mark.parametrize(
+    ("says", "is_repeated", "problem"),
+    [
+        (b"HTTP/1.1 400 Bad Request\n", False, "is no process of gdt"),
+        (b'{"problem": ""}\n', False, "is no process of gdt"),
+        (b'{"problem": "", "token": "", "table": [[1, 2]]}\n', False, "is no process of gdt"),
+        (b"[" * 9000 + b"\n", False, "is no process of gdt"),
+        (b"x" * (1 << 16), True, "is no process of gdt"),
+        (b"x", True, r"cannot meet the others at .* \(timed out\)"),
+        (b"", False, r"cannot meet the others at .* \(timed out\)"),
+    ],
+)
+def test_an_address_of_another_program_is_named(
+    says: bytes, is_repeated: bool, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "GRACE", 0.2)
+    is_over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def answer() -> None:
-            end, _ = other.accept()
-            end.recv(1 << 12)
-            end.sendall(b"HTTP/1.1 400 Bad Request\n")
-            end.close()
+            with other.accept()[0] as end, suppress(OSError):
+                end.recv(1 << 12)
+                end.sendall(says)
+                while not is_over.wait(0.01):
+                    end.sendall(says * is_repeated)
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(DistributedError, match="is no process of gdt"):
-            meet(other.getsockname(), 2, 1, 5.0)
+        began = time.monotonic()
+        with pytest.raises(DistributedError, match=problem):
+            meet(other.getsockname(), 2, 1, 1.0, JOB)
+        assert time.monotonic() - began < 10.0
+        is_over.set()
         thread.join()
 
 
@@ -771,6 +886,12 @@ def test_arguments_that_do_not_fit_are_refused(
 def test_a_timeout_is_a_positive_number(timeout: Any, fresh: pytest.MonkeyPatch) -> None:
     with pytest.raises(DistributedError, match="timeout is"):
         distributed.initialize(timeout=timeout)
+
+
+@pytest.mark.parametrize("job_name", ["", 5, "x" * 201])
+def test_a_job_has_a_name(job_name: Any, fresh: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DistributedError, match=r"job is .*; it is a name of 1 to 200 characters"):
+        distributed.initialize(job=job_name)
 
 
 def test_a_missing_variable_is_named(fresh: pytest.MonkeyPatch) -> None:
