@@ -10,12 +10,22 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 # Kind, number of the step, bytes of its description, bytes of payload, number of notes of the
 # sender's history and their checksum.
-HEADER = struct.Struct("<cQIQQQ")
-DATA, GOODBYE = b"M", b"G"
-NOTES = b"N"  # the number of notes and their checksum alone
-HISTORY = b"H"  # the sender's history, after processes have done different things
+HEADER = struct.Struct("<4sQIQQQ")
+DATA, GOODBYE = b"gdtM", b"gdtG"
+NOTES = b"gdtN"  # the number of notes and their checksum alone
+HISTORY = b"gdtH"  # the sender's history, after processes have done different things
+
+# The most bytes of a description, and of the payloads whose size does not depend on arrays.
+LONGEST = 1 << 24
+LARGEST = {GOODBYE: 1 << 20, NOTES: 0, HISTORY: 1 << 28}
+# A message beyond this size gets memory as its bytes arrive: the size alone is no proof of them.
+TRUSTED = 1 << 26
+FACTS = {"step": str, "line": str, "count": int, "notes": list}  # of a history
+NOTE = [int, str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,24 @@ def unpacked(data: memoryview) -> Message:
     return Message(kind, number, what, notes, checksum, data[end:])
 
 
+def size_of(header: bytes | memoryview) -> int:
+    """The bytes of the message that begins with this header; ValueError if it is no header."""
+    kind, _, text, payload, _, _ = HEADER.unpack(header)
+    if kind not in (DATA, GOODBYE, NOTES, HISTORY):
+        raise ValueError(f"it begins with {kind!r}")
+    if text > LONGEST or payload > LARGEST.get(kind, payload):
+        raise ValueError(f"it would have {text:,} and {payload:,} bytes")
+    return int(HEADER.size + text + payload)
+
+
+def _history(value: Any) -> dict[str, Any]:
+    """A history as `agreement.History.told` makes it; an error if it is none."""
+    wrong = [fact for fact, kind in FACTS.items() if not isinstance(value[fact], kind)]
+    if wrong or any([type(part) for part in note] != NOTE for note in value["notes"]):
+        raise ValueError("it is no history")
+    return dict(value)
+
+
 class Connection:
     """One end of a socket: the bytes to be sent, and the messages that have arrived."""
 
@@ -74,6 +102,7 @@ class Connection:
         self.history: dict[str, Any] | None = None  # the peer's, after a difference was seen
         self.goodbye: str | None = None  # the reason that the peer gave when it ended
         self.ended = 0.0  # when
+        self.garbage = ""  # why what the peer has sent is no message
         self.closed = False
         self.silent: set[int] = set()  # processes of which the peer said that nothing came in time
         self._start(HEADER.size)
@@ -82,10 +111,14 @@ class Connection:
         """For `select`."""
         return self.socket.fileno()
 
-    def _start(self, size: int, beginning: bytes = b"") -> None:
-        self._buffer = bytearray(size)
-        self._buffer[: len(beginning)] = beginning
-        self._missing = memoryview(self._buffer)[len(beginning) :]
+    def _start(self, size: int, beginning: bytes | memoryview = b"") -> None:
+        """Wait for a message of so many bytes, of which the beginning has arrived."""
+        self._size = size
+        self._buffer = np.empty(min(size, TRUSTED), np.uint8)
+        self._missing = self._buffer.data
+        if beginning:
+            self._missing[: len(beginning)] = beginning
+            self._missing = self._missing[len(beginning) :]
 
     def read(self) -> None:
         """Take what has arrived."""
@@ -99,23 +132,32 @@ class Connection:
             self.closed = count == 0
             self._missing = self._missing[count:]
             if not self._missing and not self.closed:
-                self._advance()
+                try:
+                    self._advance()
+                except (LookupError, RecursionError, TypeError, ValueError) as cause:
+                    self.garbage, self.closed = str(cause), True
 
     def _advance(self) -> None:
-        if len(self._buffer) == HEADER.size:
-            _, _, text, payload, _, _ = HEADER.unpack(self._buffer)
-            if text + payload:
-                self._start(HEADER.size + text + payload, bytes(self._buffer))
-                return
-        message = unpacked(memoryview(self._buffer))
+        """Take a message whose bytes have arrived, or wait for those that are missing."""
+        arrived = self._buffer.size
+        if arrived == HEADER.size and (size := size_of(self._buffer.data)) > arrived:
+            self._start(size, self._buffer.data)
+            return
+        if arrived < self._size:
+            self._missing.release()
+            self._buffer.resize(min(2 * arrived, self._size), refcheck=False)
+            self._missing = self._buffer.data[arrived:]
+            return
+        message = unpacked(self._buffer.data)
         self._start(HEADER.size)
         if message.kind == GOODBYE:
+            silent = json.loads(bytes(message.payload) or b"[]")
+            self.silent.update([int(i) for i in silent])
             self.goodbye, self.ended = message.what, time.monotonic()
-            self.silent.update(json.loads(bytes(message.payload) or b"[]"))
         elif message.kind == NOTES:
             self.notes.append((message.notes, message.checksum))
         elif message.kind == HISTORY:
-            self.history = json.loads(bytes(message.payload))
+            self.history = _history(json.loads(bytes(message.payload)))
         else:
             self.arrived.append(message)
 

@@ -93,6 +93,7 @@ class Greetings:
         server.setblocking(False)
         self._server, self._selector = server, selectors.DefaultSelector()
         self._selector.register(server, selectors.EVENT_READ)
+        self._watched: set[socket.socket] = set()
         # Those that have not greeted yet, with the host of each and the time when it is up.
         self._silent: dict[socket.socket, tuple[Line, str, float]] = {}
 
@@ -108,6 +109,7 @@ class Greetings:
         """Let `next` raise ConnectionError once one of these has closed."""
         for connection in connections:
             self._selector.register(connection, selectors.EVENT_READ)
+            self._watched.add(connection)
 
     def next(self, deadline: float) -> tuple[socket.socket, str, dict[str, Any]]:
         """Return the next connection whose greeting is complete, its host, and the greeting.
@@ -122,11 +124,13 @@ class Greetings:
                     continue
                 if connection is self._server:
                     self._accept()
-                elif connection not in self._silent:
+                elif connection in self._watched:
                     self._look_at(connection)
-                elif (greeting := self._greeting(connection)) is not None:
-                    _, host, _ = self._forget(connection)
-                    return connection, host, greeting
+                elif connection in self._silent:  # it may just have been sent away
+                    greeting = self._greeting(connection)
+                    if greeting is not None:
+                        _, host, _ = self._forget(connection)
+                        return connection, host, greeting
             for connection, (_, _, end) in list(self._silent.items()):
                 if end < time.monotonic():
                     self._refuse(connection, f"it sent no greeting in {GREETING_TIMEOUT:g} s")
@@ -145,6 +149,7 @@ class Greetings:
     def _look_at(self, other: socket.socket) -> None:
         """Raise if a process that had come has gone; its first message is read later."""
         self._selector.unregister(other)
+        self._watched.remove(other)
         if not other.recv(1, socket.MSG_PEEK):
             raise ConnectionError("a process that had come has gone")
 

@@ -249,6 +249,8 @@ class Messages:
             if connection.history is not None or self._has_other_notes(connection):
                 raise self.disagreement(what, {})
         for connection in self.connections.values():
+            if connection.garbage:
+                raise self.no_message(what, connection.peer, connection.garbage)
             if connection.closed and connection.goodbye is None:
                 raise self.failed(
                     what,
@@ -281,6 +283,14 @@ class Messages:
             "gdt.distributed.initialize(timeout=...).",
         )
 
+    def no_message(self, what: str, peer: Peer, reason: object) -> DistributedError:
+        """The error of what a process has sent that cannot be read."""
+        return self.failed(
+            what,
+            f"{peer} sent what is no message: {reason}",
+            "Has something else written to its sockets, or a child that it has forked?",
+        )
+
     def unsent(self) -> list[int]:
         """The processes that have not taken all that this one has sent them."""
         return [i for i, c in self.connections.items() if c.outgoing]
@@ -306,7 +316,15 @@ class Messages:
         data = encoded(value, what.split(" ", maxsplit=1)[0])
         others = [i for i in range(len(self.peers)) if i != self.index]
         payloads = self.exchange({i: [data] for i in others}, others, what)
-        return [value if i == self.index else decoded(payloads[i]) for i in range(len(self.peers))]
+        told = {self.index: value} | {i: self._decoded(i, payloads[i], what) for i in others}
+        return [told[i] for i in range(len(self.peers))]
+
+    def _decoded(self, source: int, payload: memoryview, what: str) -> Any:
+        """The value that a process has sent."""
+        try:
+            return decoded(payload)
+        except (LookupError, RecursionError, TypeError, ValueError) as cause:
+            raise self.no_message(what, self.peers[source], cause) from cause
 
     def broadcast(self, value: Any) -> Any:
         """The value that process 0 gives."""
@@ -314,7 +332,7 @@ class Messages:
             data = encoded(value)
             self.exchange({i: [data] for i in self.connections}, (), "broadcast")
             return value
-        return decoded(self.exchange({}, (0,), "broadcast")[0])
+        return self._decoded(0, self.exchange({}, (0,), "broadcast")[0], "broadcast")
 
     def close(self, reason: str = "") -> None:
         """Say goodbye, with the reason if the program failed; and then see to it that the others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -23,9 +24,9 @@ import pytest
 
 import gdt
 from gdt import distributed
-from gdt.comm import greetings, job, messages, mpi, rendezvous
+from gdt.comm import connection, greetings, job, messages, mpi, rendezvous
 from gdt.comm.agreement import Action, digest
-from gdt.comm.connection import GOODBYE, Peer
+from gdt.comm.connection import DATA, GOODBYE, HISTORY, NOTES, Peer
 from gdt.comm.messages import Messages
 from gdt.comm.notes import connected
 from gdt.comm.rendezvous import meet
@@ -270,8 +271,8 @@ def pair() -> Iterator[tuple[Messages, Messages]]:
     ends = Messages(0, peers(2), {1: a}, 5.0), Messages(1, peers(2), {0: b}, 5.0)
     yield ends
     for end in ends:
-        for connection in end.connections.values():
-            connection.socket.close()
+        for other in end.connections.values():
+            other.socket.close()
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
@@ -300,6 +301,75 @@ def test_a_value_that_cannot_be_sent_is_named(pair: tuple[Messages, Messages]) -
     with pytest.raises(ArgumentError, match="broadcast: a function cannot be sent to other proces"):
         a.broadcast(lambda: 0)
     assert together(lambda: a.broadcast("x"), lambda: b.broadcast("y")) == ["x", "x"]
+
+
+def header_of(kind: bytes, nbytes: int, text: int = 0) -> bytes:
+    return connection.HEADER.pack(kind, 1, text, nbytes, 0, 0)
+
+
+# What a process may send that is no message, and what is said of it.
+GARBAGE = {
+    "letters": (b"hello" * 100, "it begins with b'hell'"),
+    "zeros": (bytes(1 << 10), "it begins with b"),
+    "a long text": (header_of(DATA, 8, 1 << 31), "it would have 2,147,483,648 and 8 bytes"),
+    "a large goodbye": (header_of(GOODBYE, 8 << 30), "would have 0 and 8,589,934,592 bytes"),
+    "notes that hold something": (header_of(NOTES, 8), "would have 0 and 8 bytes"),
+    "no text": (header_of(DATA, 0, 4) + b"\xff" * 4, "can't decode"),
+    "no goodbye": (header_of(GOODBYE, 4) + b"{{{{", "Expecting property name"),
+    "a goodbye of words": (header_of(GOODBYE, 5) + b'["a"]', "invalid literal"),
+    "no history": (header_of(HISTORY, 4) + b"null", "not subscriptable"),
+    "an empty history": (header_of(HISTORY, 2) + b"{}", "'step'"),
+    "a nested history": (header_of(HISTORY, 90_000) + b"[" * 90_000, "recursion"),
+    "half a history": (
+        header_of(HISTORY, 52) + b'{"step": "a", "line": "b", "count": 1, "notes": [1]}',
+        "not iterable",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_what_is_no_message_is_named(what: str, pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    sent, reason = GARBAGE[what]
+    b.connections[0].socket.sendall(sent)
+    for _ in range(2):
+        with pytest.raises(DistributedError) as found:
+            a.gather(1, "all_gather over x")
+        problem = r"^all_gather: process 1 \(host here, pid 101\) sent what is no message: "
+        assert re.search(problem, str(found.value)) and reason in str(found.value)
+
+
+def test_what_is_no_value_is_named(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    for data in (b"hello", b'{"a": 1}', b"{}", b'{"array": [1]}', b"[" * 9000):
+        a.failure = None
+        b.begin("barrier")
+        b.connections[0].outgoing.extend([memoryview(b.header("barrier", len(data)) + data)])
+        b.listen(0)
+        with pytest.raises(DistributedError, match=r"process 1 \(.*\) sent what is no message: "):
+            a.gather(None, "barrier")
+
+
+def test_memory_is_taken_as_bytes_arrive(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    b.connections[0].socket.sendall(header_of(DATA, 1 << 62) + bytes(1000))
+    a.listen(1.0)
+    assert not a.connections[1].closed
+    assert a.connections[1]._buffer.nbytes == connection.TRUSTED
+
+
+def test_messages_beyond_what_is_trusted_arrive_whole(
+    pair: tuple[Messages, Messages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "TRUSTED", 1 << 10)
+    a, b = pair
+    for size in (1, 100, 120, 1 << 10, 5000, 1 << 15, 100_003):
+        data = np.arange(size)
+        found, _ = together(
+            lambda: a.exchange({}, (1,), "v")[1],
+            lambda data=data: b.exchange({0: [data]}, (), "v"),
+        )
+        np.testing.assert_array_equal(np.frombuffer(found, np.int64), data)
 
 
 def test_what_a_process_sent_before_it_failed_counts(pair: tuple[Messages, Messages]) -> None:
@@ -514,8 +584,8 @@ def test_every_two_processes_are_connected() -> None:
     found = together(*(lambda e=e: e.gather(e.index, "hello") for e in ends))
     assert found == [[0, 1, 2, 3]] * 4
     for end in ends:
-        for connection in end.connections.values():
-            connection.socket.close()
+        for other in end.connections.values():
+            other.socket.close()
 
 
 def test_addresses_may_be_of_the_sixth_version() -> None:
@@ -543,6 +613,7 @@ STRANGERS = {
     "bytes": (bytes(range(256)) * 8, False, 1),
     "no text": (b"\xff\xfe\n", False, 1),
     "no object": (b"[1, 2]\n", False, 1),
+    "empty": (b"{}\n", False, 1),
 }
 
 
