@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from threadpoolctl import threadpool_info
 
 import gdt
 from gdt.array.registry import FUNCTIONS
+from gdt.backend import backend_of
 from gdt.engine import blas as engine_blas
 from gdt.engine import threads
 from gdt.engine.op import Op
@@ -85,6 +88,25 @@ def test_bits_are_the_same_for_any_number_of_threads(counted: list[int]) -> None
                 results.append([function(x).numpy().tobytes() for _ in range(2)])
         assert len({bits for pair in results for bits in pair}) == 1
     assert set(counted) == {2}  # no thread gets less than SMALLEST
+
+
+@pytest.mark.parametrize("function", [gdt.exp, gdt.cumsum, lambda x: x + 2])
+def test_the_first_call_holds_its_result_once(
+    function: Callable[..., Any], counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "SMALLEST", 1 << 10)
+    mesh = gdt.create_mesh([("x", 2)], mesh_name="first call")
+    x = gdt.ones((32, 1 << 14), layout=gdt.Layout(["x", None], mesh))
+    backend_of(mesh).pool.trim()
+    tracemalloc.start()
+    try:
+        with gdt.host_threads(2):
+            y = function(x, axis=1) if function is gdt.cumsum else function(x)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert counted == [2]
+    assert y.nbytes <= peak < 1.4 * y.nbytes
 
 
 def test_operands_broadcast_to_parts(counted: list[int]) -> None:

@@ -13,6 +13,7 @@ import contextvars
 import itertools
 import math
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.backend import NUMPY
+from gdt.backend.numpy import order_in_memory
 from gdt.engine.blocks import PlanBlocks
 from gdt.settings import host_thread_count, host_threads
 
@@ -27,6 +30,9 @@ Block = Any
 
 SMALLEST = 1 << 19
 """Elements that a thread computes at least: fewer are done before the other threads have begun."""
+
+PIECES = 8
+"""The most pieces of a part that are computed one after the other."""
 
 
 class Cut(NamedTuple):
@@ -84,9 +90,35 @@ class ThreadedBody:
         cut, size = self._cut(operands, count)
         if cut is None:
             return self.body(*operands, **memory)
-        calls = [self._call(operands, memory, cut, part) for part in parts_of(size, count)]
-        results = together(calls)
-        return memory["out"] if "out" in memory else np.concatenate(results, axis=cut.output)
+        parts = parts_of(size, count)
+        if not memory:
+            return self._joined(operands, cut, parts)
+        together([self._call(operands, memory, cut, part) for part in parts])
+        return memory["out"]
+
+    def _joined(self, operands: Sequence[Any], cut: Cut, parts: Sequence[slice]) -> Any:
+        """Return the results for all parts as one array, into which every thread puts those of a
+        piece of its part at a time: the results for whole parts would take its memory again."""
+        most = min(PIECES, self.size // len(parts) // SMALLEST)
+        lock, arrays = threading.Lock(), list[Any]()
+
+        def fill(part: slice) -> None:
+            xs = _of_part(operands, cut, part)
+            inner, length = self._cut(xs, most)
+            if inner is None:
+                inner, length, pieces = cut, part.stop - part.start, [slice(None)]
+            else:
+                pieces = parts_of(length, most)
+            for piece in pieces:
+                result = self.body(*_of_part(xs, inner, piece))
+                with lock:
+                    if not arrays:
+                        lengths = {inner.output: length} | {cut.output: parts[-1].stop}
+                        arrays.append(_with_axes(result, lengths))
+                arrays[0][_index(cut.output, part)][_index(inner.output, piece)] = result
+
+        together([partial(fill, part) for part in parts])
+        return arrays[0]
 
     def _cut(self, operands: Sequence[Any], count: int) -> tuple[Cut | None, int]:
         """Return the cut into `count` parts whose elements lie closest together in memory, and the
@@ -104,12 +136,24 @@ class ThreadedBody:
         self, operands: Sequence[Any], memory: dict[str, Any], cut: Cut, part: slice
     ) -> Callable[[], Any]:
         """Return the call of the body for a part of every block."""
-        xs = [
-            x if axis is None else x[_index(axis, part)]
-            for x, axis in zip(operands, cut.operands, strict=True)
-        ]
         memory = {name: block[_index(cut.output, part)] for name, block in memory.items()}
-        return partial(self.body, *xs, **memory)
+        return partial(self.body, *_of_part(operands, cut, part), **memory)
+
+
+def _of_part(operands: Sequence[Any], cut: Cut, part: slice) -> list[Any]:
+    """Return a part of every operand that is cut, and the others."""
+    return [
+        x if axis is None else x[_index(axis, part)]
+        for x, axis in zip(operands, cut.operands, strict=True)
+    ]
+
+
+def _with_axes(block: Block, lengths: dict[int, int]) -> Block:
+    """Return memory like that of a block, of other lengths along some axes."""
+    shape = list(block.shape)
+    for axis, length in lengths.items():
+        shape[axis] = length
+    return NUMPY.empty(tuple(shape), block.dtype, order_in_memory(block))
 
 
 def _index(axis: int, part: slice) -> tuple[Any, ...]:
