@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from typing import Any
@@ -319,15 +320,52 @@ def test_a_scope_lays_out_models_that_are_made_inside_also_before_their_arrays_a
     assert model.dense.bias.mesh is mesh
     model(gdt.ones((2, 4), "float32", layout=gdt.Layout(["batch", None], mesh)))
     assert model.late[0].weight.layout.sharding_specs == ["unsharded", "model"]
-    assert model.late[0].bias.layout.sharding_specs == ["model"]
+    assert model.late[0].bias.layout.sharding_specs == ["unsharded"]  # as model.dense.bias
     with layouts.scope(), pytest.raises(RuntimeError):
         raise RuntimeError
     outside = Net()
     assert outside.dense.weight.mesh is not mesh
-    sharded = gdt.nn.LayoutMap(mesh)
-    sharded["late"] = gdt.nn.Sharded(kept="batch")
-    with pytest.raises(gdt.errors.LayoutError, match=r"late\.layers\.0\.weight is not created yet"):
-        sharded.apply(Net())
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("way", ["scope", "strategy", "compile", "apply", "loop"])
+def test_arrays_that_are_not_there_yet_are_sharded_as_those_that_are(way, blocks) -> None:
+    mesh = gdt.create_mesh([("data", 2), ("model", 2)], blocks=blocks)
+    x, y = np.linspace(-1, 1, 48, dtype="float32").reshape(8, 6), np.arange(8) % 3
+
+    def trained(sizes: list[tuple[int, ...]], way: str) -> Any:
+        layouts = gdt.nn.LayoutMap(mesh)
+        layouts[".*weight"] = gdt.nn.Sharded(kept="data", used=[None, "model"])
+        layouts[".*bias"] = gdt.nn.Sharded(state="data")
+        strategy = gdt.ModelParallel(layout_map=layouts)
+        make = lambda: gdt.nn.Sequential(
+            gdt.nn.Dense(*sizes[0], activation="relu", key=1), gdt.nn.Dense(*sizes[1], key=2)
+        )
+        if way in ("scope", "strategy", "loop"):
+            with strategy.scope() if way != "scope" else layouts.scope():
+                model = make()
+        else:
+            model = layouts.apply(make()) if way == "apply" else make()
+        if way == "loop":
+            model(x)
+        with strategy.scope() if way == "compile" else contextlib.nullcontext():
+            model.compile(gdt.optim.Adam(0.1), "sparse_softmax_cross_entropy")
+        losses = model.fit(x, y, 4, epochs=3, shuffle=False, verbose=0)["loss"]
+        copied = copy.deepcopy(model)
+        assert np.array_equal(copied.predict(x, verbose=0), model.predict(x, verbose=0))
+        return model, losses
+
+    (sized, expected), (late, losses) = (
+        trained([(6, 8), (8, 3)], "scope"),
+        trained([(8,), (3,)], way),
+    )
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    states = [[m, *m.optimizer.state.values()] for m in (sized, late)]
+    for one, other in zip(*states, strict=True):
+        arrays, others = (t if isinstance(t, dict) else t.state() for t in (one, other))
+        assert {n: a.type for n, a in arrays.items()} == {n: a.type for n, a in others.items()}
+    for one, other in zip(sized.layers, late.layers, strict=True):
+        assert [a[3:] for a in one._placement.arrays] == [a[3:] for a in other._placement.arrays]
 
 
 def test_two_keys_that_fit_one_name_differently_are_told() -> None:

@@ -73,6 +73,62 @@ def test_a_training_goes_on_under_another_strategy(tmp_path: Path) -> None:
         np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+WAYS: dict[str, Callable[[nn.Sequential], Any]] = {
+    "fit": lambda m: m.fit(X, Y, verbose=0),
+    "evaluate": lambda m: m.evaluate(X, Y, verbose=0),
+    "predict": lambda m: m.predict(X, verbose=0),
+    "call": lambda m: m(X),
+    "call with an array": lambda m: m(gdt.asarray(X)),
+    "loop": lambda m: gdt.optim.SGD(0.1).update(m, gdt.grad(lambda m: gdt.mean(m(X)))(m)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["mirrored", "apart", "hosts", "model"])
+def test_models_without_sizes_belong_to_the_strategy_outside_of_its_scope(
+    name: str, way: str
+) -> None:
+    strategy, others = STRATEGIES[name](), MirroredStrategy(3)
+    with strategy.scope():
+        late = nn.Sequential(nn.Flatten(), nn.Dense(8), nn.Dense(4)) if name != "model" else (
+            nn.Sequential(nn.Dense(8), nn.Activation("relu"), nn.Dense(4))
+        )  # fmt: skip
+    late.compile("sgd", "sparse_softmax_cross_entropy")  # outside, too
+    with others.scope(), pytest.raises(MeshError, match="by the scope that made it, is on"):
+        late.fit(X, Y, verbose=0)
+    WAYS[way](late)
+    assert {a.mesh for a in late.state().values()} == {strategy.mesh}
+    (x,) = late.compiled.place((X,))
+    assert x.layout.num_shards(0) == strategy.num_replicas_in_sync
+    if name == "model":
+        assert late[0].weight.layout.sharding_specs == ["unsharded", "model"]
+
+
+def test_a_scope_lays_models_out_when_they_are_made_or_loaded(tmp_path: Path) -> None:
+    layouts = nn.LayoutMap(create_mesh([("batch", 2), ("model", 2)]))
+    layouts[".*weight"] = [None, "model"]
+    strategy = ModelParallel(layout_map=layouts)
+    with strategy.scope():
+        sized, late = nn.Sequential(nn.Dense(6, 8)), nn.Sequential(nn.Dense(8))
+    late(X)
+    sized.save(tmp_path)
+    with strategy.scope():
+        loaded = gdt.load_model(tmp_path)
+    plain = nn.Sequential(nn.Dense(6, 8))
+    plain.save(tmp_path / "plain")
+    with strategy.scope():
+        moved = gdt.load_model(tmp_path / "plain")
+    for network in (sized, late, loaded, moved):
+        assert network[0].weight.layout.sharding_specs == ["unsharded", "model"]
+        assert network[0].bias.layout.sharding_specs == ["unsharded"]
+        assert network[0].bias.mesh is strategy.mesh
+    layouts["nothing"] = [None]
+    for make in (lambda: nn.Dense(6, 8), lambda: nn.Dense(8)):
+        problem = pytest.raises(LayoutError, match="'nothing' matches the name of no array")
+        with problem, strategy.scope():
+            make()
+
+
 def test_layouts_are_those_of_the_strategy() -> None:
     for make in (STRATEGIES["hosts"], STRATEGIES["model"]):
         strategy = make()

@@ -190,7 +190,7 @@ class MultiHeadAttention(Module):
         drop weights; by default the module's mode.
         """
         if self.query_weight is None:
-            self._build(features_of("MultiHeadAttention", x, 2), mesh_of(x))
+            self._build(features_of("MultiHeadAttention", x, 2), mesh_of(self, x))
         seen = x if context is None else context
         q = self._heads_of("query", x, self.heads)  # (batch, heads, positions, head_size)
         k = self._heads_of("key", seen, self.key_heads)

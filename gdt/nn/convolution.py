@@ -128,7 +128,7 @@ class Convolution(Module):
             remedy = "They are batch, spatial axes and channels."
             raise error(ShapeError, type(self).__name__, problem, remedy=remedy)
         if self.weight is None:
-            self._build(features_of(type(self).__name__, x), mesh_of(x))
+            self._build(features_of(type(self).__name__, x), mesh_of(self, x))
         x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)
         y = self._convolve(x, weight)
         if bias is not None:

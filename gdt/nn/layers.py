@@ -32,8 +32,9 @@ class Dense(Module):
 
     x: (..., input_size), result: (..., output_size).
     input_size: found at the first call if only one size is given: `Dense(10)` has 10 outputs.
-    weight_layout: the layout of the weight (input_size, output_size); replicated on the default
-        mesh, or on that of the first x, if not given.
+    weight_layout: the layout of the weight (input_size, output_size); if not given, replicated on
+        the default mesh; of a layer without an input_size, on that of the scope of a strategy or
+        LayoutMap in which it was made, or else of the first x.
     activation: the name of an activation or a function; None for none.
     use_bias: whether there is a bias.
     initializer, bias_initializer: names of initialisers or functions.
@@ -94,7 +95,7 @@ class Dense(Module):
 
     def __call__(self, x: Any) -> Any:
         if self.weight is None:
-            self._build(features_of("Dense", x), mesh_of(x))
+            self._build(features_of("Dense", x), mesh_of(self, x))
         elif type(x) is list or type(x) is tuple:
             features_of("Dense", x)  # raises for a list of arrays, which matmul would stack
         x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)

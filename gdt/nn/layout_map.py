@@ -6,19 +6,18 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, MeshError, error, frame_of_user
-from gdt.nn.module import NEW_MODULES, Module
-from gdt.nn.parameters import LayoutOfRank, ParameterSpec
-from gdt.nn.placement import Placement, UsedArray, check_applied
+from gdt.nn.module import Home, Module, making_models
+from gdt.nn.parameters import ParameterSpec
+from gdt.nn.placement import LayoutToCome, Placement, check_applied, note_layouts
 from gdt.nn.sharded import ArrayLayouts, Sharded, is_open, layout_of
 from gdt.ops.gathering import gathered
 from gdt.ops.movement import relayout
-from gdt.sharding.default_mesh import default_mesh
+from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state import Slot, owner_of, places, slots
@@ -131,21 +130,18 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         """
         array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
         modules = dict(tree.modules()) if isinstance(tree, Module) else {}
-        specs = _parameter_specs(modules)
-        names = [*[s.name for s in array_slots], *specs]
+        awaited = _awaited(modules)
+        names = [*[s.name for s in array_slots], *[array.name for array in awaited]]
         self._check_keys(names, list(modules))
         self._warn_of_clashes(names)
-        layouts_to_come = {name: self._layout_to_come(name) for name in specs}
-        layouts = [self._layouts_of(slot) for slot in array_slots]
+        layouts = [self._layouts_of(slot.name, slot.value.type) for slot in array_slots]
         if not isinstance(tree, Module):
             _check_states(tree, list(zip(array_slots, layouts, strict=True)))
         arrays = _all_moved(list(zip(array_slots, layouts, strict=True)))
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
-        for name, spec in specs.items():
-            spec.layout = layouts_to_come[name] or spec.layout
         if isinstance(tree, Module):
-            self._place(tree, modules, list(zip(array_slots, layouts, strict=True)))
+            self._place(tree, modules, list(zip(array_slots, layouts, strict=True)), awaited)
         return tree
 
     @contextmanager
@@ -163,13 +159,16 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         >>> model[1].weight.layout
         Layout([-, 'model'], Mesh(model=2))
         """
+        with self.applied_to_models(Home(self.mesh)):
+            yield self
+
+    @contextmanager
+    def applied_to_models(self, home: Home) -> Iterator[None]:
+        """Give the models that this `with` block makes a home, and apply the map to them at its
+        end."""
         modules: list[Module] = []
-        token = NEW_MODULES.set(modules)
-        try:
-            with default_mesh(self.mesh):
-                yield self
-        finally:
-            NEW_MODULES.reset(token)
+        with making_models(home, modules):
+            yield
         inner = {id(m) for module in modules for name, m in module.modules() if name}
         for module in modules:
             if id(module) not in inner:
@@ -196,7 +195,7 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         (Layout(['data', -], Mesh(data=4)), Layout([-, -], Mesh(data=4)))
         """
         array_places = [p for p in places(tree, name) if isinstance(p.value, DistributedArray)]
-        layouts = [(p.value, self._layouts_of(p)) for p in array_places]
+        layouts = [(p.value, self._layouts_of(p.name, p.value.type)) for p in array_places]
         for place, (x, array_layouts) in zip(array_places, layouts, strict=True):
             check_applied(place.name, x, array_layouts.used)
             if x.layout not in (array_layouts.kept, array_layouts.used):
@@ -212,24 +211,14 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
 
     # ---- looking up
 
-    def _layouts_of(self, slot: Slot) -> ArrayLayouts:
-        """Return the layouts of the array at a place; replicated ones if no key matches."""
-        layout = self.get(slot.name, Sharded())
-        if not isinstance(layout, Sharded):
-            layout = Sharded(used=layout)
-        return layout.layouts_of(slot.name, slot.value.type, self.mesh)
+    def _sharded(self, name: str) -> Sharded:
+        """Return how the array of a name is laid out; replicated if no key matches."""
+        layout = self.get(name, Sharded())
+        return layout if isinstance(layout, Sharded) else Sharded(used=layout)
 
-    def _layout_to_come(self, name: str) -> LayoutOfRank | None:
-        """Return the layout of an array that a layer creates at its first call; None if no key
-        matches. Raises LayoutError for a Sharded, which needs the array."""
-        layout: Any = self.get(name)
-        if isinstance(layout, Sharded):
-            problem = f"{name} is not created yet, and its layouts depend on its shape"
-            remedy = "Call the model once before, or give its layers their sizes."
-            raise error(LayoutError, "LayoutMap.apply", problem, remedy=remedy)
-        if layout is None or isinstance(layout, Layout):
-            return layout
-        return partial(layout_of, layout, self.mesh)
+    def _layouts_of(self, name: str, array_type: ArrayType) -> ArrayLayouts:
+        """Return the layouts of the array of this name and type."""
+        return self._sharded(name).layouts_of(name, array_type, self.mesh)
 
     def _warn_of_clashes(self, names: Sequence[str]) -> None:
         """Warn of names that two keys match, with different layouts."""
@@ -264,26 +253,35 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
     # ---- placing modules
 
     def _place(
-        self, model: Module, modules: dict[str, Module], layouts: list[tuple[Slot, ArrayLayouts]]
+        self,
+        model: Module,
+        modules: dict[str, Module],
+        layouts: list[tuple[Slot, ArrayLayouts]],
+        awaited: list[Awaited],
     ) -> None:
         """Tell the modules which arrays they gather, and in which layouts they return results."""
         placements = {name: Placement(name or "the model") for name in modules}
         values = [model, *[place.value for place in places(model)]]
         holders = {id(owner): v for v in values if (owner := owner_of(v)) is not None}
-        for slot, (used, kept, state) in layouts:
-            if used is not kept:
-                unit = placements[self._unit_of(slot.name, modules)]
-                holder = holders[id(slot.owner)]
-                unit.arrays.append(UsedArray(slot.name, holder, slot.key, used, state))
-            if state is not kept:
-                placements[""].state_layouts[slot.name] = state
+        whole = placements[""]
+        for slot, array_layouts in layouts:
+            unit = placements[self._unit_of(slot.name, modules)]
+            holder = holders[id(slot.owner)]
+            note_layouts(slot.name, holder, slot.key, array_layouts, unit, whole)
+        for name, module, key, spec in awaited:
+            unit, sharded = placements[self._unit_of(name, modules)], self._sharded(name)
+            spec.layout = LayoutToCome(name, module, key, sharded, self.mesh, unit, whole)
+            unit.is_awaited = whole.is_awaited = True
         for key, layout in self._layouts.items():
             for name in modules if key.endswith(OUTPUT) else ():
                 if re.fullmatch(key.removesuffix(OUTPUT), name):
                     placements[name].output = placements[name].output or layout
         for name, module in modules.items():
             p = placements[name]
-            module._placement = p if p.arrays or p.output or p.state_layouts else None
+            is_needed = p.arrays or p.output or p.state_layouts or p.is_awaited
+            module._placement = p if is_needed else None
+            if module._home is None or module._home.mesh is not self.mesh:
+                module._home = Home(self.mesh)
 
     def _unit_of(self, name: str, modules: dict[str, Module]) -> str:
         """Return the name of the module whose call gathers the array of this name."""
@@ -321,15 +319,23 @@ def _check_states(tree: Tree, layouts: Sequence[tuple[Slot, ArrayLayouts]]) -> N
             )
 
 
-def _parameter_specs(modules: Mapping[str, Module]) -> dict[str, ParameterSpec]:
-    """Return the specs of the arrays that layers have not created yet, by the names that the
-    arrays will have."""
-    return {
-        f"{name}.{key}" if name else key: spec
+class Awaited(NamedTuple):
+    """An array that a layer has not created yet: its name in the model, and the layer's spec."""
+
+    name: str
+    layer: Module
+    key: str
+    spec: ParameterSpec
+
+
+def _awaited(modules: Mapping[str, Module]) -> list[Awaited]:
+    """Return the arrays that layers have not created yet."""
+    return [
+        Awaited(f"{name}.{key}" if name else key, module, key, spec)
         for name, module in modules.items()
         for key, spec in getattr(module, "_parameter_specs", {}).items()
         if getattr(module, key, None) is None
-    }
+    ]
 
 
 def _all_moved(layouts: Sequence[tuple[Slot, ArrayLayouts]]) -> list[DistributedArray]:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,11 +18,45 @@ from gdt.nn.compiling import Compilable
 from gdt.nn.symbol import call as symbol_of_call
 from gdt.nn.symbol import is_symbolic
 from gdt.ops.creation import asarray
+from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.displayed import Displayed
+from gdt.sharding.mesh import Mesh
 from gdt.state import Facts, check_untied, mismatches, places, slots, trainable_slots
 
-NEW_MODULES: ContextVar[list[Module] | None] = ContextVar("gdt.new_modules", default=None)
-"""The modules that have been made in the innermost `LayoutMap.scope`."""
+
+@dataclass(frozen=True)
+class Home:
+    """The place of the models of a scope, also when they run outside of it: their mesh, and the
+    axes of it that split the rows of batches; None for the first one."""
+
+    mesh: Mesh
+    batch_axes: tuple[str, ...] | None = None
+
+
+_SCOPE: ContextVar[tuple[Home, list[Module] | None] | None] = ContextVar("gdt.scope", default=None)
+
+
+@contextmanager
+def making_models(home: Home, modules: list[Module] | None = None) -> Iterator[None]:
+    """Give a home to the modules that this `with` block makes, and add them to `modules`; None
+    adds them to the list of the block around it, if there is one."""
+    around = _SCOPE.get()
+    token = _SCOPE.set((home, around[1] if modules is None and around is not None else modules))
+    try:
+        with default_mesh(home.mesh):
+            yield
+    finally:
+        _SCOPE.reset(token)
+
+
+def join_scope(module: Module) -> None:
+    """Let the scope that is open, if there is one, know a module that was made in it."""
+    scope = _SCOPE.get()
+    if scope is not None:
+        home, modules = scope
+        vars(module)["_home"] = home
+        if modules is not None:
+            modules.append(module)
 
 
 @checked_class("__new__")
@@ -46,9 +81,10 @@ class Module(Compilable, Displayed):
 
     training: bool = True
     compute_dtype: str | None = None  # of the layer's products; see `gdt.nn.mixed_precision`
+    _home: Home | None = None  # that of the scope in which the module was made
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a module, which a LayoutMap whose scope is open will find.
+        """Make a module, which belongs to the scope that is open.
 
         Raises ArgumentError for arguments of a class that has no `__init__`."""
         if (args or kwargs) and cls.__init__ is object.__init__:
@@ -56,9 +92,7 @@ class Module(Compilable, Displayed):
             problem = f"it takes no arguments, and {shown[0]} is given"
             raise error(ArgumentError, cls.__name__, problem)
         module = super().__new__(cls)
-        modules = NEW_MODULES.get()
-        if modules is not None:
-            modules.append(module)
+        join_scope(module)
         return module
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

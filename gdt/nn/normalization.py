@@ -53,7 +53,7 @@ class _FeatureNorm(Module):
     def _fit(self, x: Any) -> None:
         """Create the arrays if there are none, or raise ShapeError unless x fits them."""
         if self.size is None:
-            self._build(features_of(type(self).__name__, x), mesh_of(x))
+            self._build(features_of(type(self).__name__, x), mesh_of(self, x))
         else:
             check_features(type(self).__name__, x, self.size)
 

@@ -14,29 +14,31 @@ from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
 from gdt.errors import ArgumentError, ShapeError, error, type_text
 from gdt.nn.initializers import Initializer
-from gdt.nn.module import Module
+from gdt.nn.module import Home, Module
 from gdt.ops.elementwise import astype
+from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
-LayoutOfRank = Layout | Callable[[int], Layout]  # a layout, or one for each rank
+# A layout, or a function of the shape and the dtype of an array.
+LayoutOfArray = Layout | Callable[[tuple[int, ...], np.dtype], Layout]
 
 
 @dataclass
 class ParameterSpec:
     """The spec of an array of a layer, whose shape may not be known yet.
 
-    layer: the name of the layer, for errors. layout: that of the array, or a function of its rank;
-    None for one that follows from other arrays, or else a replicated one. key: of the random
-    numbers; None for the next one of `gdt.random`. number: the number of the array in its layer;
-    arrays of one key would hold equal numbers.
+    layer: the name of the layer, for errors. layout: that of the array, or a function of its shape
+    and dtype; None for one that follows from other arrays, or else a replicated one. key: of the
+    random numbers; None for the next one of `gdt.random`. number: the number of the array in its
+    layer; arrays of one key would hold equal numbers.
     """
 
     layer: str
     initializer: Initializer
     dtype: Any = np.float32
-    layout: LayoutOfRank | None = None
+    layout: LayoutOfArray | None = None
     key: Any = None
     number: int = 0
 
@@ -48,7 +50,9 @@ class ParameterSpec:
 
         Raises ArgumentError for an initialiser that returns no array.
         """
-        own = self.layout(len(shape)) if callable(self.layout) else self.layout
+        own = self.layout
+        if callable(own):
+            own = own(tuple(shape), np.dtype(self.dtype))
         layout = own or layout
         if layout is None and mesh is not None:
             layout = Layout.replicated(mesh, len(shape))
@@ -107,9 +111,32 @@ def check_features(layer: str, x: Any, size: int, rank: int = 1) -> None:
         raise error(ShapeError, layer, problem)
 
 
-def mesh_of(x: Any) -> Mesh | None:
-    """Return the mesh of a layer's first input; None of one that is no distributed array."""
+def mesh_of(layer: Module, x: Any) -> Mesh | None:
+    """Return the mesh of the arrays that a layer creates for its first input: that of the scope in
+    which the layer was made, or else of the input; None of one that is no distributed array."""
+    if layer._home is not None:
+        return layer._home.mesh
     return x.mesh if isinstance(x, DistributedArray) else None
+
+
+def home_of(model: Module) -> Home | None:
+    """Return where a model belongs, by the scope in which it, or else its first part of a scope,
+    was made."""
+    homes = [module._home for _, module in model.modules() if module._home is not None]
+    return homes[0] if homes else None
+
+
+def mesh_of_model(model: Module) -> Mesh:
+    """Return the mesh of a model: that of its arrays, or of the layouts that its arrays will have,
+    or of the scope in which it was made, or else the default mesh."""
+    arrays, home = [*model.state().values()], home_of(model)
+    if arrays:
+        return arrays[0].mesh
+    if home is not None:
+        return home.mesh
+    specs = [s for _, m in model.modules() for s in getattr(m, "_parameter_specs", {}).values()]
+    layouts = [spec.layout for spec in specs if isinstance(spec.layout, Layout)]
+    return layouts[0].mesh if layouts else get_default_mesh()
 
 
 def awaits_arrays(model: Module) -> bool:

@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error
-from gdt.nn.sharded import closed
+from gdt.nn.sharded import ArrayLayouts, Sharded, closed
 from gdt.ops.gathering import GatheredSlot, constrained, gathered, in_their_slots
+from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import MATCH, Layout
+from gdt.sharding.mesh import Mesh
 from gdt.state import owner_of
 from gdt.state.trees import mapped
 
@@ -46,13 +50,15 @@ class Placement:
 
     arrays: those that a call of the module gathers, for itself and its parts. output: the sharding
     specs, or the layout, of what a call returns. state_layouts: by the names of the parameters of a
-    whole model, the layouts of their gradients and of an optimizer's state.
+    whole model, the layouts of their gradients and of an optimizer's state. is_awaited: whether
+    layers have yet to create arrays that belong here.
     """
 
     name: str
     arrays: list[UsedArray] = field(default_factory=list)
     output: Layout | Sequence[Any] | None = None
     state_layouts: dict[str, Layout] = field(default_factory=dict)
+    is_awaited: bool = False
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`, a call of the module, with its arrays gathered."""
@@ -103,3 +109,35 @@ class Placement:
             operands={"output": leaf.type, "layout": output},
             remedy="It has an entry for every axis, and is on the same mesh.",
         )
+
+
+def note_layouts(
+    name: str, holder: Any, key: Any, layouts: ArrayLayouts, unit: Placement, whole: Placement
+) -> None:
+    """Tell the placements of a unit and of the whole model the layouts of an array."""
+    used, kept, state = layouts
+    if used is not kept:
+        unit.arrays.append(UsedArray(name, holder, key, used, state))
+    if state is not kept:
+        whole.state_layouts[name] = state
+
+
+@dataclass
+class LayoutToCome:
+    """The layout of an array that a layer creates at its first call, which computes with the array
+    as it is kept; later calls gather it as those of arrays that a LayoutMap has moved."""
+
+    name: str
+    layer: Any
+    key: str
+    sharded: Sharded
+    mesh: Mesh
+    unit: Placement
+    whole: Placement
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> Layout:
+        """Return the layout in which the array is kept."""
+        array_type = ArrayType.of(shape, dtype, Layout.replicated(self.mesh, len(shape)))
+        layouts = self.sharded.layouts_of(self.name, array_type, self.mesh)
+        note_layouts(self.name, self.layer, self.key, layouts, self.unit, self.whole)
+        return layouts.kept

@@ -137,7 +137,7 @@ class Recurrent(Module):
             problem = f"x has shape {list(np.shape(x))}, not (batch, steps, features)"
             raise error(ShapeError, name, problem)
         if self.size is None or self.weight is None:
-            self._build(features_of(name, x, 3), mesh_of(x))
+            self._build(features_of(name, x, 3), mesh_of(self, x))
         check_features(name, x, self.size or 0)
         if mask is not None:
             mask = _checked_mask(name, mask, x)

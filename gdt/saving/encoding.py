@@ -12,6 +12,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.nn.compiling import Compilation
+from gdt.nn.module import Home
 from gdt.saving.registry import DTYPES, things
 from gdt.sharding.layout import UNSHARDED, Layout
 from gdt.sharding.mesh import Mesh
@@ -109,7 +110,7 @@ class Encoder:
         attributes = {
             key: inner(key, item)
             for key, item in vars(value).items()
-            if not isinstance(item, Compilation)
+            if not isinstance(item, Compilation | Home)  # which a loaded model has of its own
         }
         return {"object": class_name, "attributes": attributes, "number": number}
 

@@ -26,7 +26,7 @@ from gdt.checkpoint.saving import in_all_processes, write_whole
 from gdt.comm.notes import gathered_with_lines
 from gdt.errors import CheckpointError, GdtError, error
 from gdt.nn.compiling import METHODS, Compilation
-from gdt.nn.module import Module
+from gdt.nn.module import Module, join_scope
 from gdt.ops.creation import zeros
 from gdt.saving.encoding import Decoder, Encoder
 from gdt.sharding import processes
@@ -152,6 +152,8 @@ def load_model(
         decoder.arrays = places
         model: Module = decoder.decode(content["model"])
         options = decoder.decode(content["compilation"]) if compile else None
+        for _, module in model.modules():
+            join_scope(module)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         if isinstance(cause, GdtError):
             raise

@@ -15,7 +15,7 @@ from gdt.nn import initializers, losses
 from gdt.nn.model import Call, Result, _Held
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec
-from gdt.nn.placement import Placement, UsedArray
+from gdt.nn.placement import LayoutToCome, Placement, UsedArray
 from gdt.optim import schedules
 from gdt.optim.optimizer import Optimizer
 from gdt.sharding.dtypes import BFLOAT16
@@ -27,7 +27,8 @@ OWN: dict[str, Any] = {}
 """What programs have registered, by name."""
 
 HELPERS = (
-    ParameterSpec, Call, Result, _Held, Placement, UsedArray, AdjustableRate,
+    ParameterSpec, Call, Result, _Held, Placement, UsedArray, LayoutToCome,
+    AdjustableRate,
     schedules.ExponentialDecay, schedules.CosineDecay, schedules.LinearDecay,
     schedules.PiecewiseConstant, schedules.Warmup,
 )  # fmt: skip

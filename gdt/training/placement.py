@@ -11,9 +11,8 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, MeshError, error
 from gdt.nn.module import Module
-from gdt.nn.parameters import awaits_arrays
+from gdt.nn.parameters import awaits_arrays, home_of, mesh_of_model
 from gdt.ops.creation import asarray
-from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
@@ -45,7 +44,7 @@ class Placement:
         if not self._is_final:
             arrays = [*self._model.state().values()]
             self._is_final = bool(arrays) and not awaits_arrays(self._model)
-            mesh = arrays[0].mesh if arrays else get_default_mesh()
+            mesh = mesh_of_model(self._model)
             self._rows = Layout([self._batch_axes or mesh.axis_names[:1]], mesh)
             self._place = partial(placed, rows=self._rows, dtype=_dtype_of(arrays))
         if self._class_weight is None:
@@ -60,8 +59,11 @@ def check_mesh(op: str, model: Module, mesh: Mesh) -> None:
     """Raise MeshError for a model whose arrays lie on another mesh than that of the strategy in
     whose scope `op` is called."""
     name, array = next(iter(model.state().items()), ("", None))
-    if array is not None and array.mesh is not mesh:
-        problem = f"{name} of the model is on {array.mesh}, and the strategy's mesh is {mesh}"
+    home = home_of(model)
+    own = array.mesh if array is not None else home.mesh if home is not None else mesh
+    if own is not mesh:
+        what = f"{name} of the model" if name else "the model, by the scope that made it,"
+        problem = f"{what} is on {own}, and the strategy's mesh is {mesh}"
         remedy = "Make the model, or load it, inside of the strategy's scope."
         raise error(MeshError, op, problem, remedy=remedy)
 

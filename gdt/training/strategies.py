@@ -24,10 +24,10 @@ from gdt.backend import backend_of
 from gdt.data.feed import REITERABLE
 from gdt.errors import ArgumentError, LayoutError, error, type_text
 from gdt.nn.layout_map import LayoutMap
+from gdt.nn.module import Home, making_models
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import reshape
 from gdt.sharding import devices as device_kinds
-from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import WAYS, Mesh, create_mesh
 from gdt.state.trees import mapped
@@ -77,7 +77,11 @@ class Strategy:
 
     @contextmanager
     def scope(self) -> Iterator[Strategy]:
-        """Create models on this strategy's mesh, and compile them for it, inside the `with` block.
+        """Make models for this strategy inside the `with` block, and compile them for it.
+
+        Models that are made inside belong to the strategy also outside: layers without sizes create
+        their arrays on its mesh, and `fit` and the others split batches over its axes. A LayoutMap
+        is applied to them at the end of the block, as its own `scope` does.
 
         >>> strategy = gdt.MirroredStrategy(4)
         >>> with strategy.scope():
@@ -87,7 +91,9 @@ class Strategy:
         """
         token = _current.set(self)
         try:
-            with default_mesh(self.mesh):
+            home = Home(self.mesh, self.batch_axes)
+            layouts = self.layout_map
+            with making_models(home) if layouts is None else layouts.applied_to_models(home):
                 yield self
         finally:
             _current.reset(token)
@@ -325,8 +331,9 @@ class ModelParallel(Strategy):
     layout_map: the layouts of variables by their names; others are replicated. batch_dim_name: the
     axis of the mesh that splits batches; the first one if not given.
 
-    A model is moved to these layouts where a `gdt.Trainer`, or `model.compile`, takes it on in the
-    scope; its layers have their sizes, or were called once. Follows Keras 3.
+    Models that the scope makes have these layouts at its end, and a model that a `gdt.Trainer`, or
+    `model.compile`, takes on in the scope has them at once; layers without sizes create their
+    arrays in them. Follows Keras 3.
 
     Raises LayoutError for an axis that the mesh lacks.
 

@@ -19,13 +19,13 @@ from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
 from gdt.nn import losses
 from gdt.nn.module import Module
+from gdt.nn.parameters import home_of, mesh_of_model
 from gdt.optim import clip_by_global_norm
 from gdt.optim.names import optimizer_of
 from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
 from gdt.sharding import processes
-from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.mesh import Mesh
 from gdt.state import Stateful
 from gdt.state.trees import leaves, mapped
@@ -128,7 +128,8 @@ class Trainer(Stateful):
         self.eager = eager
         self.session = Session()
         strategy = current_strategy()
-        self.batch_axes = None if strategy is None else strategy.batch_axes
+        home = home_of(model) if strategy is None else strategy
+        self.batch_axes = None if home is None else home.batch_axes
         if strategy is not None:
             if strategy.layout_map is not None:
                 strategy.layout_map.apply(model)
@@ -203,9 +204,9 @@ class Trainer(Stateful):
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of the model's parameters, or the default mesh where it has none yet."""
-        arrays = [*self.model.state().values()]
-        return arrays[0].mesh if arrays else get_default_mesh()
+        """The mesh of the model's parameters; where it has none yet, that of the scope in which it
+        was made, or else the default mesh."""
+        return mesh_of_model(self.model)
 
     def place(self, batch: Any) -> Any:
         """Return a batch with the arrays of the host on the model's mesh.
