@@ -212,6 +212,28 @@ def test_frozen_parts_are_saved_but_not_trained() -> None:
     assert len(model.parameters()) == 6
 
 
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_frozen_normalisation_infers_also_within_frozen_parts(mesh: Any, eager: bool) -> None:
+    x = np.linspace(1, 9, 24, dtype="float32").reshape(6, 4)
+    with gdt.default_mesh(mesh):
+        base = nn.Sequential(nn.Dense(4, 4, key=1), nn.Residual(nn.BatchNorm(4)))
+        model = nn.Sequential(base, nn.Dense(4, 2, key=2))
+    model.compile("sgd", "sparse_softmax_cross_entropy", run_eagerly=eager)
+    fit = lambda: model.fit(x, np.arange(6) % 2, 3, shuffle=False, verbose=0)
+    fit()
+    before = base.get_weights()
+    base.trainable = False  # after a step was recorded in which it is trained
+    expected = model(x, training=False)
+    assert np.array_equal(model(x), expected)
+    assert np.array_equal(base.layers[1].layer(x, training=True), base.layers[1].layer.eval()(x))
+    fit()
+    assert all(map(np.array_equal, base.get_weights(), before))
+    base.freeze(False).train()
+    fit()
+    assert not any(map(np.array_equal, base.get_weights(), before))
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_modules_are_copied_and_pickled_with_their_activations(copied: Any) -> None:
     layers = [nn.Dense(2, 4, activation="relu", key=1), nn.Dropout(0.5), gdt.tanh]

@@ -188,8 +188,22 @@ class Module(Compilable, Displayed):
             for module, mode in modes:
                 module.training = mode
 
+    @property
+    def trainable(self) -> bool:
+        """Whether the module's arrays are trained; setting it sets it of all parts, as in Keras."""
+        return bool(vars(self).get("trainable", True))
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        for _, module in self.modules():
+            vars(module)["trainable"] = bool(trainable)
+
     def freeze(self, frozen: bool = True) -> Self:
-        """Exclude this module's arrays from `parameters()`, or include them; return the module."""
+        """Exclude the arrays of this module and its parts from `parameters()`, or include them;
+        return the module.
+
+        A frozen `BatchNorm` uses its running moments, and keeps them as they are.
+        """
         self.trainable = not frozen
         return self
 

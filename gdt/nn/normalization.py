@@ -88,7 +88,7 @@ class BatchNorm(_FeatureNorm):
     layout: that of vectors of features, such as `weight_layout.delete([0])` of the layer before.
     affine: whether there are a scale and an offset to train.
     momentum: the weight of the old running moments in each update, in [0, 1]. Training updates the
-        running moments, and evaluation uses them.
+        running moments, and evaluation uses them, as does a layer that is frozen, in either mode.
     epsilon: added to the variance. The default is that of the DTensor tutorial; Keras has 1e-3.
     dtype: the dtype of the layer's arrays.
 
@@ -131,11 +131,11 @@ class BatchNorm(_FeatureNorm):
     def __call__(self, x: Any, training: bool | None = None) -> Any:
         """Return x normalised with the batch's moments if `training`, else with running moments.
 
-        training: None takes the module's mode."""
+        training: None takes the module's mode. A frozen layer uses running moments, as in Keras."""
         if isinstance(x, DistributedArray) and is_half(x.dtype):  # statistics are not rounded
             return self(x.astype(np.float32), training).astype(x.dtype)
         self._fit(x)
-        if not (self.training if training is None else training):
+        if not (self.trainable and (self.training if training is None else training)):
             mean, variance = self.moving_mean, self.moving_variance
             return batch_normalization(x, mean, variance, self.offset, self.scale, self.epsilon)
         y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)
