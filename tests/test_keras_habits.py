@@ -133,6 +133,100 @@ def test_lists_of_inputs_validate_and_are_one_batch() -> None:
     assert rows[-3:] == [12, 12, 12]
 
 
+class Stepping(nn.Sequential):
+    """A model whose own steps do what those of gdt do, and note that they were called."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y, *weights = data
+        with gdt.GradientTape() as tape:
+            predictions = self(x)
+            loss = self.compute_loss(x, y, predictions, *weights)
+        self.optimizer.update(self, tape.gradient(loss, self))
+        return {"loss": loss, "double": 2 * loss}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        return {**super().test_step(data), "rows": gdt.asarray(float(len(data[0])))}
+
+
+class Penalised(nn.Sequential):
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        assert x.shape == (len(y), 4)
+        loss = nn.losses.sparse_softmax_cross_entropy(y, y_pred, "none")
+        penalty = sum(gdt.sum(w * w) for w in self.parameters().values())
+        return gdt.mean(loss if sample_weight is None else loss * sample_weight) + penalty
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_steps_of_a_subclass_are_called_as_in_keras(
+    blocks: int, eager: bool, tmp_path: Any
+) -> None:
+    def made(cls: type[nn.Sequential], loss: Any, metrics: Any = None) -> nn.Sequential:
+        with gdt.MirroredStrategy(mesh=gdt.create_mesh([("rows", 4)], blocks=blocks)).scope():
+            model = cls(nn.Dense(8, activation="relu", key=1), nn.Dense(2, key=2))
+        model.compile("sgd", loss, metrics, run_eagerly=eager)
+        return model
+
+    fit = lambda model, **options: model.fit(
+        X, Y, 5, epochs=3, shuffle=False, verbose=0, validation_data=(X[:7], Y[:7]), **options
+    )
+    loss, weights = "sparse_softmax_cross_entropy", np.linspace(0, 2, 12, dtype="float32")
+    plain, own = made(nn.Sequential, loss), made(Stepping, loss, ["auc"])
+    with pytest.raises(gdt.errors.ShapeError):
+        fit(own)  # auc does not fit two outputs: test_step of gdt measures it, train_step does not
+    own = made(Stepping, loss)
+    history, expected = (fit(model, sample_weight=weights) for model in (own, plain))
+    assert [*history.history] == ["loss", "double", "val_loss", "val_rows"]
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(history[name], expected[name], rtol=1e-6)
+    np.testing.assert_allclose(history["double"], 2 * np.array(history["loss"]), rtol=1e-6)
+    assert history["val_rows"] == [pytest.approx((5 * 5 + 2 * 2) / 7)] * 3
+    assert own.evaluate(X, Y, verbose=0, return_dict=True)["rows"] == 12
+    assert own.train_on_batch(X, Y, return_dict=True).keys() == {"loss", "double"}
+    penalised = made(Penalised, None)
+    first = fit(penalised, resume=tmp_path)["loss"][0]
+    again = made(Penalised, None)
+    assert first == pytest.approx(fit(again)["loss"][0])
+    assert first > expected["loss"][0] + 1
+    resumed = made(Penalised, None)
+    history = resumed.fit(X, Y, 5, epochs=4, shuffle=False, verbose=0, resume=tmp_path)
+    assert [*history.epoch] == [0, 1, 2, 3]
+    again.fit(X, Y, 5, epochs=1, shuffle=False, verbose=0)
+    assert all(map(np.array_equal, resumed.get_weights(), again.get_weights()))
+
+
+def compiled_of(loss: Any = "mse", **methods: Any) -> Any:
+    network = type("Own", (nn.Sequential,), methods)(nn.Dense(4, 1))
+    network.compile("sgd", loss)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("methods", "problem"),
+    [
+        ({"train_step": lambda self, data: None}, "train_step: it returned None.*a dict of arrays"),
+        ({"train_step": lambda self, data: {}}, "train_step: it returned an empty dict"),
+        (
+            {"train_step": lambda self, data: {"loss": 1.0}},
+            "'loss', returned a float, not an array",
+        ),
+        ({"train_step": lambda self, data: {"val_loss": self(data[0])}}, "called 'val_loss'"),
+        ({"compute_loss": lambda self, **_: 1.0}, "compute_loss returned a float"),
+        ({"compute_metrics": lambda self: {}}, "Own defines compute_metrics, which nothing calls"),
+        ({"predict_step": lambda self, data: data}, "Own defines predict_step"),
+        ({"make_train_function": lambda self: None}, "Own defines make_train_function"),
+        ({"loss": None, "train_step": lambda self, data: {"a": self(data[0])}}, "there is no loss"),
+        ({"loss": None, "test_step": lambda self, data: {}}, "there is no loss"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_own_steps_that_return_no_results_are_an_error(methods: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=f"(?s){problem}"):
+        network = compiled_of(**methods)
+        network.fit(X, Y[:, None].astype("float32"), verbose=0)
+        network.evaluate(X, Y[:, None].astype("float32"), verbose=0)
+
+
 def test_causal_convolutions_see_no_later_element() -> None:
     layer = nn.Conv1D(3, 3, padding="causal", dilation=2, key=0)
     x = gdt.random.normal((2, 9, 4), dtype="float32")

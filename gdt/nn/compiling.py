@@ -27,6 +27,14 @@ METHODS: dict[str, Callable[..., Any]] = {}
 """The functions behind the methods of this class, by name."""
 
 
+def own_method(model: Any, name: str) -> Callable[..., Any] | None:
+    """Return the method of that name that a model, or its class, has in the place of that of
+    `Compilable`; None if it has none."""
+    method = getattr(model, name)
+    is_own = getattr(method, "__func__", method) is not getattr(Compilable, name)
+    return method if is_own else None
+
+
 class Compilation:
     """A model's trainer, kept where it is no part of the model."""
 
@@ -190,6 +198,51 @@ class Compilable(Stateful):
     def predict_on_batch(self, x: Any) -> Any:
         """Return the predictions for one batch as a NumPy array."""
         return self.predict(x, METHODS["rows_of_batch"]("predict_on_batch", x=x), 0)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Take one step with a batch (x, y) or (x, y, weights); return its results by name.
+
+        A subclass may define steps of its own, as in Keras: `fit` and `train_on_batch` call its
+        `train_step`, the validations of `fit`, `evaluate` and `test_on_batch` its `test_step`, and
+        the steps of gdt its `compute_loss`. Steps return a dict of arrays, of which `fit` reports
+        the means over the rows of an epoch: a step returns the results of its batch, and no running
+        mean. They are recorded as all steps are (`run_eagerly=True`: they are not). Without a loss
+        in them `compile` needs one.
+
+        Raises ArgumentError before `compile`.
+
+        >>> import numpy as np
+        >>> class Network(gdt.nn.Sequential):
+        ...     def train_step(self, data):
+        ...         x, y = data
+        ...         with gdt.GradientTape() as tape:
+        ...             loss = self.compute_loss(y=y, y_pred=self(x))
+        ...         self.optimizer.update(self, tape.gradient(loss, self))
+        ...         return {"loss": loss, "rate": gdt.sqrt(loss)}
+        >>> model = Network(gdt.nn.Dense(1, 1, key=0))
+        >>> model.compile("sgd", "mse")
+        >>> x = np.ones((4, 1), "float32")
+        >>> sorted(model.fit(x, x, verbose=0).history)
+        ['loss', 'rate']
+        """
+        results: dict[str, Any] = METHODS["train_step"](self, data)
+        return results
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """Measure a batch (x, y) or (x, y, weights); return its results by name. See `train_step`.
+
+        Raises ArgumentError before `compile`."""
+        results: dict[str, Any] = METHODS["test_step"](self, data)
+        return results
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
+    ) -> DistributedArray:
+        """Return the loss of a batch, by the loss that `compile` was given. See `train_step`.
+
+        Raises ArgumentError before `compile`, and where that was given no loss."""
+        loss: DistributedArray = METHODS["compute_loss"](self, y, y_pred, sample_weight)
+        return loss
 
     def get_weights(self) -> list[np.ndarray]:
         """Return all arrays of `state()`, in its order, as NumPy arrays."""

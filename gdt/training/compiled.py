@@ -19,7 +19,7 @@ from gdt.errors import ArgumentError, error, type_text
 from gdt.errors.foreign_names import remedy_for
 from gdt.metrics import MeanOf, Metric
 from gdt.nn import losses
-from gdt.nn.compiling import METHODS, Compilation
+from gdt.nn.compiling import METHODS, Compilation, own_method
 from gdt.nn.module import Module
 from gdt.optim.optimizer import Optimizer
 from gdt.sharding import processes
@@ -39,6 +39,15 @@ REMEDIES = {
     "steps_per_execution": "Leave it out: a step is one recorded program, and devices do not wait.",
     "auto_scale_loss": "Leave it out: gdt.optim.LossScaling(optimizer) scales losses of float16.",
 }
+UNCALLED = dict.fromkeys(
+    ("make_train_function", "make_test_function", "make_predict_function"),
+    "Define train_step(data) or test_step(data), or write a loop of your own.",
+) | {
+    "compute_metrics": "Pass metrics= functions (y, predictions), or return them from train_step.",
+    "predict_step": "Return the predictions from __call__, in evaluation mode if not "
+    "self.training.",
+}
+"""What to write in place of methods of Keras that a model defines in vain."""
 DEFAULTS = {"loss_weights": None, "steps_per_execution": 1, "auto_scale_loss": True}
 
 
@@ -61,7 +70,11 @@ def compile_model(
         lines = [remedy_for([name], ARGUMENTS), f"Its arguments are ({', '.join(ARGUMENTS)})."]
         remedy = REMEDIES.get(name) or "\n  ".join(filter(None, lines))
         raise error(ArgumentError, "compile", problem, remedy=remedy)
-    if loss is None:
+    uncalled = [name for name in UNCALLED if callable(getattr(type(model), name, None))]
+    if uncalled:
+        problem = f"{type(model).__name__} defines {uncalled[0]}, which nothing calls"
+        raise error(ArgumentError, "compile", problem, remedy=UNCALLED[uncalled[0]])
+    if loss is None and not any(own_method(model, n) for n in ("train_step", "compute_loss")):
         remedy = 'Write loss="mse", or a function (y, predictions) such as gdt.nn.losses has.'
         raise error(ArgumentError, "compile", "there is no loss", remedy=remedy)
     if isinstance(loss, Sequence | Mapping) and not isinstance(loss, str):
@@ -305,7 +318,7 @@ def _listed(results: Numbers, return_dict: bool) -> Any:
     """Return results as Keras does: a dict, a list, or the loss where there are no metrics."""
     if return_dict:
         return results
-    return [*results.values()] if len(results) > 1 else results["loss"]
+    return [*results.values()] if len(results) > 1 else next(iter(results.values()))
 
 
 def evaluate(
@@ -359,7 +372,25 @@ def train_on_batch(
     return _listed(measurement.results(), return_dict)
 
 
+def train_step(model: Module, data: Any) -> dict[str, Any]:
+    """Take one step as gdt does; see `Module.train_step`."""
+    return compiled(model).gradient_step(*pair(data, "fit"))
+
+
+def test_step(model: Module, data: Any) -> dict[str, Any]:
+    """Measure a batch as gdt does; see `Module.test_step`."""
+    return compiled(model).measured(*pair(data, "evaluate"))
+
+
+def compute_loss(model: Module, y: Any, predictions: Any, weights: Any) -> DistributedArray:
+    """Return the loss of a batch as gdt does; see `Module.compute_loss`."""
+    return compiled(model).loss_of_batch(y, predictions, weights)
+
+
 METHODS.update(
+    train_step=train_step,
+    test_step=test_step,
+    compute_loss=compute_loss,
     compile=compile_model,
     compiled=compiled,
     fit=fit,

@@ -179,7 +179,7 @@ class Fit:
         for batch, (values, rows) in enumerate(unread, first):
             scalars = self.measurement.add(values, rows)
             self.history.steps.append(scalars)
-            if not math.isfinite(scalars["loss"]):
+            if not math.isfinite(scalars.get("loss", 0.0)):
                 self._refuse_loss(scalars["loss"], batch)
 
     def _call(self, method: str, *args: Any) -> None:

@@ -167,6 +167,26 @@ def scalar_of(name: str, value: Any) -> DistributedArray:
     return result
 
 
+def checked_results(name: str, results: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results of a model's own step: scalars, and the statistics of Metrics.
+
+    name: of the step, for errors. Raises ArgumentError for what is no mapping of arrays by name."""
+    remedy = 'Return a dict of arrays by name, such as {"loss": loss}.'
+    if not isinstance(results, Mapping) or not results:
+        shown = "an empty dict" if isinstance(results, Mapping) else shown_value(results)
+        raise error(ArgumentError, name, f"it returned {shown}", remedy=remedy)
+    for key in results:
+        if not isinstance(key, str) or key.startswith("val_"):
+            problem = f"it returned a result called {key!r}, which is no name of a training result"
+            raise error(ArgumentError, name, problem, remedy=remedy)
+    return {
+        key: value
+        if isinstance(metrics.get(key), Metric)
+        else scalar_of(f"{name}, {key!r},", value)
+        for key, value in results.items()
+    }
+
+
 def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
     """Return the loss of a batch: the mean over its rows, each multiplied by its weight.
 
@@ -200,11 +220,8 @@ class Measurement:
     """The means of scalars, weighted by rows, and the totals of Metrics, over many batches."""
 
     def __init__(self, measures: Mapping[str, Measure]) -> None:
-        self.means = {
-            name: Mean()
-            for name in ("loss", *measures)
-            if not isinstance(measures.get(name), Metric)
-        }
+        self.means: dict[str, Mean] = {}  # of what steps have returned
+        self._names: Iterable[str] | None = None  # of the results of the last batch
         # Copies, since an evaluation inside of a training has totals of its own.
         self.metrics = {n: copy(m) for n, m in measures.items() if isinstance(m, Metric)}
         for metric in self.metrics.values():
@@ -212,19 +229,22 @@ class Measurement:
 
     def add(self, values: Mapping[str, DistributedArray], rows: int) -> dict[str, float]:
         """Add the values of a batch; return its scalars."""
-        scalars = {name: float(values[name]) for name in self.means}
-        for name, average in self.means.items():
-            average.total += scalars[name] * rows
-            average.weight += rows
+        scalars = {n: float(value) for n, value in values.items() if n not in self.metrics}
+        for name, scalar in scalars.items():
+            self.means.setdefault(name, Mean()).update(scalar, rows)
         for name, metric in self.metrics.items():
-            metric.add(values[name])
+            if name in values:  # as it need not be in those of a model's own step
+                metric.add(values[name])
+        self._names = values.keys()
         return scalars
 
     def results(self, with_metrics: bool = True) -> Numbers:
         """Return the results so far; with_metrics: also those for which arrays are sent."""
-        results: Numbers = {name: mean.result() for name, mean in self.means.items()}
+        names = self.means.keys() if self._names is None else self._names
+        results: Numbers = {n: self.means[n].result() for n in names if n in self.means}
         if with_metrics:
-            results |= {name: metric.result() for name, metric in self.metrics.items()}
+            metrics = self.metrics.items()
+            results |= {n: m.result() for n, m in metrics if m.total is not None}
         return results
 
     def state(self) -> dict[str, Any]:
@@ -235,8 +255,9 @@ class Measurement:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned, with the metrics that there are."""
-        for name in self.means.keys() & state["means"].keys():
-            self.means[name].total, self.means[name].weight = state["means"][name]
+        for name, (total, weight) in state["means"].items():
+            self.means[name] = Mean()
+            self.means[name].total, self.means[name].weight = total, weight
         for name, total in decoded(state["metrics"]).items():
             if name in self.metrics:
                 self.metrics[name].total = asarray(total)

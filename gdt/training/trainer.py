@@ -12,22 +12,18 @@ import numpy as np
 from rich.console import Console
 
 from gdt.arguments import check_takes, checked_class, shown_value
-from gdt.array.array import DistributedArray
-from gdt.autodiff.tape import GradientTape
 from gdt.data.feed import REITERABLE, Feed
 from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
 from gdt.nn import losses
 from gdt.nn.module import Module
 from gdt.nn.parameters import home_of, mesh_of_model
-from gdt.optim import clip_by_global_norm
 from gdt.optim.names import optimizer_of
 from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
 from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh
-from gdt.state import Stateful
 from gdt.state.trees import leaves, mapped
 from gdt.training.batches import (
     ARRAYS_AS_BATCHES,
@@ -45,16 +41,9 @@ from gdt.training.display import Display
 from gdt.training.file_callbacks import BackupAndRestore
 from gdt.training.fitting import Fit
 from gdt.training.history import History, Numbers
-from gdt.training.measuring import (
-    Measurement,
-    aligned,
-    check_array,
-    check_outputs,
-    loss_of,
-    measures_of,
-    scalar_of,
-)
+from gdt.training.measuring import Measurement, measures_of
 from gdt.training.placement import Placement, check_mesh
+from gdt.training.steps import Steps
 from gdt.training.strategies import current_strategy
 
 
@@ -72,12 +61,13 @@ class Session:
 
 
 @checked_class(eager=True)
-class Trainer(Stateful):
+class Trainer(Steps):
     """The training and evaluation of a model on batches `(x, y)` or `(x, y, weights)`.
 
     optimizer: an optimizer, or its name, such as "adam".
     loss: a function `(y, predictions)` of a scalar array, or of a value for each row, such as those
-        of `gdt.nn.losses`; or its name (`gdt.nn.losses.get`).
+        of `gdt.nn.losses`; or its name (`gdt.nn.losses.get`); None for a model that computes its
+        own.
     metrics: functions `(y, predictions) -> scalar`, `gdt.metrics.Metric` objects or names, in a
         mapping by name or a list. weighted_metrics: the names of Metrics that take the weights of
         rows into account.
@@ -104,7 +94,7 @@ class Trainer(Stateful):
         self,
         model: Module,
         optimizer: Optimizer | str,
-        loss: Callable[..., Any] | str,
+        loss: Callable[..., Any] | str | None,
         metrics: Any = None,
         *,
         weighted_metrics: Sequence[str] = (),
@@ -112,10 +102,10 @@ class Trainer(Stateful):
         eager: bool = False,
     ) -> None:
         self.model, self.optimizer = model, optimizer_of(optimizer)
-        self.loss = losses.get(loss)
+        self.loss = None if loss is None else losses.get(loss)
         self.metrics = measures_of(metrics, self.loss)
         for name, measure in (("loss", self.loss), *self.metrics.items()):
-            if not isinstance(measure, Metric):
+            if measure is not None and not isinstance(measure, Metric):
                 check_takes("Trainer", repr(name), measure, "targets", "predictions")
         if clip_norm is not None and not clip_norm > 0:
             problem, remedy = f"clip_norm is {clip_norm}", "It is positive; None does not clip."
@@ -141,46 +131,7 @@ class Trainer(Stateful):
         model = type(self.model).__name__
         return f"Trainer({model}, {', '.join(measures)}) with {self.optimizer!r}"
 
-    # ---- steps
-
-    def step(self, x: Any, y: Any, weights: Any = None) -> dict[str, DistributedArray]:
-        """Update the model once; return the loss and the metrics of the batch, by name.
-
-        weights: of the rows, (rows,); None for 1 each. Loss and metrics are resolved in one
-        collective with the gradients; of a `Metric` its statistics are returned, and not resolved.
-        """
-        with GradientTape() as tape:
-            results = self._measured(x, y, weights)
-            loss = self.optimizer.scaled(results["loss"])
-        others = [
-            value
-            for name, value in results.items()
-            if name != "loss" and not isinstance(self.metrics[name], Metric)
-        ]
-        gradients = tape.gradient(loss, self.model, together_with=others)
-        gradients = self.optimizer.unscaled(gradients)
-        if self.clip_norm is not None:
-            gradients, _ = clip_by_global_norm(gradients, self.clip_norm)
-        self.optimizer.update(self.model, gradients)
-        return results
-
-    def _measured(self, x: Any, y: Any, weights: Any = None) -> dict[str, DistributedArray]:
-        """Return the loss and the metrics of a batch."""
-        predictions = self.model(x)
-        y, predictions = aligned(y, predictions)
-        check_outputs({"loss": self.loss, **self.metrics}, predictions)
-        results = {"loss": loss_of(self.loss, y, predictions, weights)}
-        for name, metric in self.metrics.items():
-            if isinstance(metric, Metric):
-                metric_weights = weights if name in self.weighted_metrics else None
-                results[name] = metric.statistics(y, predictions, metric_weights)
-                check_array(f"the metric {name!r}", results[name])
-            else:
-                results[name] = scalar_of(f"the metric {name!r}", metric(y, predictions))
-        return results
-
-    def _predicted(self, x: Any) -> Any:
-        return self.model(x)
+    # ---- recorded steps
 
     def recorded(self, name: str) -> Callable[..., Any]:
         """Return one of the trainer's methods, recorded unless the trainer is eager."""
@@ -368,7 +319,7 @@ class Trainer(Stateful):
         steps: how many batches to use; None for all. Raises ArgumentError if there is no batch, as
         in an iterator that has ended.
         """
-        measurement, step = Measurement(self.metrics), self.recorded("_measured")
+        measurement, step = Measurement(self.metrics), self.recorded("test_step")
         with self._evaluation("Trainer.evaluate", batches, steps) as placed:
             for batch in placed:
                 x, y, weights = pair(batch, "evaluate")
