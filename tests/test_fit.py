@@ -21,7 +21,7 @@ from rich.console import Console
 
 import gdt
 from gdt import create_mesh, nn
-from gdt.errors import ArgumentError, CheckpointError, FunctionError, GdtError, ShapeError
+from gdt.errors import ArgumentError, CheckpointError, FunctionError, GdtError, NanError, ShapeError
 from gdt.training import (
     BackupAndRestore,
     Callback,
@@ -562,6 +562,87 @@ def test_callbacks_end_at_a_loss_that_is_no_number() -> None:
     with pytest.warns(UserWarning, match="the loss is nan after batch 0; training ends"):
         history = model.fit(nan, nan, epochs=9, verbose=0, callbacks=[Ending()])
     assert len(history.epochs) == 1
+
+
+BAD = np.concatenate([X[:44], np.full((1, 6), np.nan, "float32"), X[45:]])
+SHARE = np.where(np.arange(ROWS) == 44, np.inf, 1.0)
+PROBABILITIES = "sparse_categorical_crossentropy"
+
+
+class Rooted(nn.Sequential):
+    """A model whose gradients are NaN from the sixth batch on, where its predictions are finite."""
+
+    def __call__(self, x: Any, training: bool | None = None) -> Any:
+        y = super().__call__(x)
+        return y + gdt.sqrt(gdt.maximum(gdt.max(x) - 2.0, 0.0) * gdt.sum(y * y)) * 0.0
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("first", [0, 44])
+def test_a_loss_that_is_no_number_leaves_the_state_of_before_its_step(
+    first: int, late: bool, blocks: int, eager: bool
+) -> None:
+    def made(**options: Any) -> nn.Sequential:
+        gdt.random.seed(3)
+        mesh = create_mesh([("a", 4)], blocks=blocks)
+        sizes = [(8,), (CLASSES,)] if late else [(6, 8), (8, CLASSES)]
+        with gdt.MirroredStrategy(mesh=mesh).scope():
+            norm = nn.BatchNorm(None if late else 8)
+            layers = nn.Dense(*sizes[0], key=1), norm, nn.Dropout(0.25), nn.Dense(*sizes[1], key=3)
+            model = nn.Sequential(*layers)
+        optimizer = gdt.optim.MovingAverage(gdt.optim.Adam(0.01))
+        model.compile(optimizer, "sparse_softmax_cross_entropy", run_eagerly=eager)
+        return model
+
+    fit = lambda model, x, y, **more: model.fit(x, y, 4, shuffle=False, verbose=0, **more)
+    model, other = made(), made()
+    step = (44 - first) // 4 + 1
+    problem = f"(?s)nan in batch {step} of epoch 1.*x has nan in row 0.*as before step {step}"
+    with np.errstate(invalid="ignore"), pytest.raises(NanError, match=problem):
+        fit(model, BAD[first:], Y[first:])
+    state = gdt.random.generator.state
+    if first == 0:
+        made()  # which leaves the random state that `model` began with
+        fit(other, X[:44], Y[:44])
+        assert gdt.random.generator.state == state
+    assert same_bits(model, other)
+    assert model.optimizer.steps == other.optimizer.steps == step - 1
+    averages = [m.optimizer.state["average"].values() for m in (model, other)]
+    assert all(map(np.array_equal, *averages)) and len(averages[0]) == len(averages[1])
+    gdt.random.generator.state = state
+    fit(model, X[44:], Y[44:])  # which goes on
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "cause"),
+    [
+        ({}, {"y": np.where(np.arange(ROWS)[:, None] == 44, np.nan, X)}, "y has nan in row 0"),
+        ({}, {"sample_weight": SHARE}, "sample_weight has inf in row 0"),
+        (
+            {"optimizer": gdt.optim.SGD(1e30)},
+            {},
+            "of them has inf in row 0.*as before step 2",
+        ),
+        ({"loss": PROBABILITIES}, {"y": Y}, "the loss of them has nan in row .*from_logits=True"),
+        ({"loss": lambda y, p: p[:, 0] / (y[:, 0] * 0)}, {}, "the loss of them has .* in row 0"),
+        ({"cls": Rooted}, {}, "since parameters are not finite after step .*gradients"),
+        (
+            {},
+            {"callbacks": LambdaCallback(on_train_batch_end=lambda batch, logs: None), "x": BAD},
+            "x has nan in row",
+        ),
+    ],
+    ids=str.split("y weights diverged logits loss gradients callback"),
+)
+def test_the_error_says_what_made_the_loss_no_number(options: Any, data: Any, cause: str) -> None:
+    model = options.get("cls", nn.Sequential)(nn.Dense(6, 6, key=1))
+    model.compile(options.get("optimizer", "sgd"), options.get("loss", "mse"))
+    with np.errstate(all="ignore"), pytest.raises(NanError, match=f"(?s){cause}"):
+        model.fit(**{"x": X, "y": X, "batch_size": 4, "shuffle": False, "verbose": 0, **data})
+    assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
 def test_keras_way_to_stop_leaves_nothing_on_the_model() -> None:

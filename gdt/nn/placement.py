@@ -116,7 +116,8 @@ def note_layouts(
 ) -> None:
     """Tell the placements of a unit and of the whole model the layouts of an array."""
     used, kept, state = layouts
-    if used is not kept:
+    if used is not kept:  # once, also where an array is created again
+        unit.arrays = [array for array in unit.arrays if array.name != name]
         unit.arrays.append(UsedArray(name, holder, key, used, state))
     if state is not kept:
         whole.state_layouts[name] = state

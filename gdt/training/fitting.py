@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -26,7 +23,7 @@ from gdt.checkpoint.saving import in_all_processes
 from gdt.data.feed import REITERABLE, Feed, decoded, encoded
 from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
 from gdt.nn.module import Module
-from gdt.ops.comparison import isfinite
+from gdt.nn.parameters import awaits_arrays
 from gdt.ops.creation import asarray, zeros
 from gdt.sharding import processes
 from gdt.sharding.layout import Layout
@@ -34,12 +31,23 @@ from gdt.state import slots
 from gdt.state.trees import Tree
 from gdt.training.batches import evaluating, pair, row_shapes, rows_of
 from gdt.training.callback import Callback
-from gdt.training.callbacks import AdjustableRate, TerminateOnNaN, set_rate
+from gdt.training.callbacks import AdjustableRate, EarlyStopping, TerminateOnNaN, set_rate
 from gdt.training.display import Display
+from gdt.training.file_callbacks import (
+    BackupAndRestore,
+    CSVLogger,
+    ModelCheckpoint,
+    TensorBoard,
+)
 from gdt.training.history import History, Numbers
+from gdt.training.interrupts import delayed_interrupts, show_interrupt
 from gdt.training.measuring import Measurement
+from gdt.training.rewinding import Rewind, cause_of, is_finite
 
 VERSION = 2
+CAUSE_UNKNOWN = "Look at the batch and the loss; a lower learning rate, or clip_norm, may help."
+LOOKING = (EarlyStopping, ModelCheckpoint, CSVLogger, TensorBoard, BackupAndRestore)
+"""Callbacks that change neither the model nor its optimizer while steps follow."""
 REFRESH = 8  # steps between two times that losses are read, and the progress is updated
 
 
@@ -72,6 +80,11 @@ class Fit:
         self._step = self.trainer.recorded("step")
         self._is_interrupted: Callable[[], bool] = lambda: False
         self._watches_batches = any(callback.watches_batches for callback in self.callbacks)
+        self._rewind: Rewind | None = None
+        if not any(isinstance(c, TerminateOnNaN) for c in self.callbacks):
+            changing = [c for c in self.callbacks if type(c) not in LOOKING]
+            self._rewind = Rewind(self.trainer, not any(c.watches_batches for c in changing))
+            self._may_change = bool(changing)
 
     # ---- the loop
 
@@ -110,6 +123,11 @@ class Fit:
         if not self.batch:
             self.measurement = Measurement(self.trainer.metrics)
             self._call("on_epoch_begin", self.epoch, {})
+        if (rewind := self._rewind) is not None and (self._may_change or not rewind.is_kept):
+            if rewind.count >= REFRESH or not rewind.count:
+                self._keep(rewind)
+            else:
+                rewind.repeats = False
         self.display.begin(f"epoch {self.epoch + 1}/{self.epochs}", self.total)
         limit = None if self.steps_per_epoch is None else self.steps_per_epoch - self.batch
         for batch in self.feed.take(limit):
@@ -153,6 +171,8 @@ class Fit:
         if self._watches_batches:
             self._call("on_train_batch_begin", self.batch, {})
         self._unread.append((self._step(x, y, weights), rows))
+        if self._rewind:
+            self._rewind.add((x, y, weights))
         self.batch += 1
         if self._watches_batches:
             self._read()
@@ -179,8 +199,10 @@ class Fit:
         for batch, (values, rows) in enumerate(unread, first):
             scalars = self.measurement.add(values, rows)
             self.history.steps.append(scalars)
-            if not math.isfinite(scalars.get("loss", 0.0)):
+            if self._rewind and not math.isfinite(scalars.get("loss", 0.0)):
                 self._refuse_loss(scalars["loss"], batch)
+        if self._rewind and self._rewind.is_due:
+            self._keep(self._rewind)
 
     def _call(self, method: str, *args: Any) -> None:
         """Call a method of all callbacks; if one raises, save the state first."""
@@ -200,28 +222,36 @@ class Fit:
         place = f"in epoch {self.epoch + 1}" if is_inside else f"at the end of epoch {self.epoch}"
         return f"after {self._steps} steps, {place} of {self.epochs}"
 
+    def _keep(self, rewind: Rewind) -> None:
+        """Keep a copy of the state for `_refuse_loss`, unless that has gone wrong already."""
+        if rewind.is_kept and rewind.count and not is_finite(self.trainer.model):
+            self._refuse_loss(self.history.steps[-1].get("loss", math.nan), self.batch)
+        rewind.keep(self._steps)
+
     def _refuse_loss(self, loss: float, batch: int) -> None:
-        """Raise NanError for the loss of a batch, unless a callback ends the training instead."""
-        if any(isinstance(c, TerminateOnNaN) for c in self.callbacks):
-            return
-        wrong = [
-            name
-            for name, x in self.trainer.model.parameters().items()
-            if not bool(isfinite(x).all())
-        ]
+        """Go back to the state before the step of a loss, and raise NanError."""
+        rewind, step = self._rewind, len(self.history.steps)
+        assert rewind is not None
+        bad = rewind.batches[step - rewind.step - 1 :][:1]
+        with np.errstate(all="ignore"):
+            back = rewind.step + rewind.go_back(step - rewind.step - 1)
+        problem = (
+            f"the loss is {loss} in batch {batch} of epoch {self.epoch + 1}, step {step} in all"
+        )
+        if back < step - 1 and rewind.repeats and bad:
+            bad = [rewind.batches[back - rewind.step]]
+            problem += f", since parameters are not finite after step {back + 1}"
+        is_new = awaits_arrays(self.trainer.model)
+        with np.errstate(all="ignore"):
+            cause, remedy = cause_of(self.trainer, *bad[0]) if bad else ("", CAUSE_UNKNOWN)
+        if is_new:  # and has created its arrays to look at predictions
+            rewind.go_back(0)
         raise error(
             NanError,
             "Trainer.fit",
-            f"the loss is {loss} in batch {batch} of epoch {self.epoch + 1}, "
-            f"step {len(self.history.steps)} in all",
-            operands={
-                "parameters that are not finite after it": ", ".join(wrong)
-                or "none: look at the targets and the loss"
-            },
-            remedy="Cross-entropies of probabilities are NaN for logits: pass from_logits=True to "
-            "the loss, or activation='softmax' ('sigmoid' for two classes) to the last layer. "
-            "A lower learning rate or clip_norm may help. `with gdt.check_nans():` around fit "
-            "names the first op; the checkpoints of resume= are from before.",
+            f"{problem}\n  {cause}" if cause else problem,
+            remedy=f"{remedy} The model, its optimizer and the random state are as before step "
+            f"{back + 1}. `with gdt.check_nans():` around fit names the first op.",
         )
 
     def _interrupt(self) -> None:
@@ -234,7 +264,7 @@ class Fit:
         what = f"Training was interrupted {self._where()}; the model has learnt from all of them."
         text = f"{what}\n{saved}\nCall fit again with the same arguments to {again}."
         interrupt = KeyboardInterrupt(text)
-        sys.excepthook = partial(_show_interrupt, interrupt, sys.excepthook)
+        sys.excepthook = partial(show_interrupt, interrupt, sys.excepthook)
         raise interrupt
 
     # ---- checkpoints
@@ -354,43 +384,3 @@ def _state_of(callback: Callback) -> Any:
     except Exception as problem:
         problem.add_note(f"raised by state of the callback {type(callback).__name__}")
         raise
-
-
-def _show_interrupt(
-    interrupt: KeyboardInterrupt,
-    hook: Callable[..., Any],
-    kind: type[BaseException],
-    value: BaseException,
-    trace: Any,
-) -> None:
-    """Show the text of an interrupt alone, and any other exception by `hook`."""
-    if value is interrupt:
-        print(value, file=sys.stderr)
-    else:
-        hook(kind, value, trace)
-
-
-@contextmanager
-def delayed_interrupts() -> Iterator[Callable[[], bool]]:
-    """Note the first Ctrl-C inside the `with` block; yield a function that says whether it came.
-
-    The second raises KeyboardInterrupt. In several processes, which would stop after different
-    steps, and outside of the main thread, where Python handles no signals, nothing is delayed.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    is_default = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not is_default or processes.current().count > 1:
-        yield lambda: False
-        return
-    signals: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        signals.append(number)
-        if len(signals) > 1:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(signals)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

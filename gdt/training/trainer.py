@@ -230,7 +230,9 @@ class Trainer(Steps):
 
         Raises ArgumentError for iterators if there are several epochs, since they end with the
         first, where an epoch has no batch, and for negative numbers of epochs; NanError where the
-        loss is not finite.
+        loss is not finite: it says whether the batch, the predictions or the loss are not, and in
+        which row, and the model, its optimizer and the random state are as before that step. For
+        this a copy of them is kept; the callback `TerminateOnNaN` ends a training without.
         """
         self._check_fit(batches, validation, epochs, initial_epoch, steps_per_epoch)
         if (strategy := current_strategy()) is not None:
