@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import os
 import random
@@ -342,16 +343,39 @@ def fit_with_metric(metric: Callable[[Any, Any], Any]) -> gdt.training.History:
 
 def test_detections_of_logits_are_those_of_their_sigmoids() -> None:
     y, z = (Y[:, None] % 2).astype("float32"), X[:, :1]
-    names = ["accuracy", "auc", "precision", "recall"]
+    m = gdt.metrics
+    listed: dict[str, Any] = {
+        "names": ["accuracy", "binary_accuracy", "auc", "precision", "recall"],
+        "objects": [
+            m.MeanOf(m.binary_accuracy),
+            m.binary_accuracy,
+            m.AUC(),
+            m.Precision,
+            m.Recall(),
+        ],
+        "weighted": ["acc", "binary_accuracy", m.AUC(name="a"), m.Precision(name="p"), "recall"],
+    }
+    from_logits = functools.partial(nn.losses.binary_crossentropy, from_logits=True)
     results = []
     for loss, inputs in (
-        ("sigmoid_cross_entropy", z),
         ("binary_crossentropy", 1 / (1 + np.exp(-z))),
+        ("sigmoid_cross_entropy", z),
+        (from_logits, z),
     ):
-        model = nn.Sequential(nn.Activation("linear"))
-        model.compile("sgd", loss, names)
-        results.append(model.evaluate(inputs, y, verbose=0))
-    np.testing.assert_allclose(*results, rtol=1e-5)
+        for kind, metrics in listed.items():
+            model = nn.Sequential(nn.Activation("linear"))
+            named = dict(zip("abcde", metrics, strict=True)) if kind == "objects" else metrics
+            argument = "weighted_metrics" if kind == "weighted" else "metrics"
+            model.compile("sgd", loss, **{argument: named})
+            results.append(model.evaluate(inputs, y, verbose=0))
+    for result in results:
+        np.testing.assert_allclose(result, results[0], rtol=1e-5)
+    given = [m.AUC(from_logits=True), m.Precision(0.3), m.Recall(0.3)]
+    model.compile("sgd", "sigmoid_cross_entropy", given)
+    shifted = nn.Sequential(nn.Activation("linear"))
+    shifted.compile("sgd", "sigmoid_cross_entropy", ["auc", "precision", "recall"])
+    results = [model.evaluate(z, y, verbose=0), shifted.evaluate(z - 0.3, y, verbose=0)]
+    np.testing.assert_allclose(*[r[2:] for r in results], rtol=1e-5)
     for predictions in ([-0.1, 0.4], [0.1, 1.4]):
         auc = gdt.metrics.AUC()
         auc.update([0.0, 1.0], predictions)

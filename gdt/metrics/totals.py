@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gdt.arguments import checked_class, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.metrics.accuracies import of_one_shape
+from gdt.metrics.accuracies import binary_accuracy, of_one_shape
 from gdt.ops.comparison import where
 from gdt.ops.creation import ones_like
 from gdt.ops.extrema import argmax
@@ -88,6 +89,11 @@ class Metric:
         """Return the metric of sums over all rows."""
         raise NotImplementedError(f"{type(self).__name__} defines no value")
 
+    def of_logits(self) -> Metric:
+        """Return the metric for predictions that are logits, as a `gdt.Trainer` takes it beside a
+        loss of logits; by default the metric itself."""
+        return self
+
     def update(self, targets: Any, predictions: Any, weights: Any = None) -> None:
         """Add the statistics of a batch."""
         self.add(self.statistics(targets, predictions, weights))
@@ -109,6 +115,13 @@ class Metric:
         return f"{type(self).__name__}(name={self.name!r})"
 
 
+def _changed(metric: Metric, **attributes: Any) -> Metric:
+    """Return a copy of a metric with other attributes."""
+    changed = copy(metric)
+    vars(changed).update(attributes)
+    return changed
+
+
 def _rows(op: str, targets: Any, predictions: Any, weights: Any) -> list[DistributedArray]:
     """Return targets and predictions of one shape as flat arrays of float32, and their weights."""
     arrays = of_one_shape(op, targets, predictions)
@@ -127,8 +140,8 @@ class AUC(Metric):
     """The area under the curve of true positive rates over false positive rates (ROC).
 
     targets: 0 or 1. predictions: probabilities, of the targets' shape; with from_logits numbers
-    whose sigmoids they are. num_thresholds: points of the curve, between which it is a straight
-    line; as in Keras.
+    whose sigmoids they are, by default if the loss of a `gdt.Trainer` says so. num_thresholds:
+    points of the curve, between which it is a straight line; as in Keras.
 
     Raises ArgumentError for fewer than 2 thresholds. Of predictions outside [0, 1] it is NaN.
 
@@ -139,11 +152,21 @@ class AUC(Metric):
     """
 
     def __init__(
-        self, num_thresholds: int = THRESHOLDS, name: str = "auc", *, from_logits: bool = False
+        self,
+        num_thresholds: int = THRESHOLDS,
+        name: str = "auc",
+        *,
+        from_logits: bool | None = None,
     ) -> None:
         if num_thresholds < 2:
             raise error(ArgumentError, "AUC", f"num_thresholds is {num_thresholds}, below 2")
         self.num_thresholds, self.name, self.from_logits = num_thresholds, name, from_logits
+
+    def of_logits(self) -> Metric:
+        """Return the area for logits, unless `from_logits` was given."""
+        if self.from_logits is not None:
+            return self
+        return _changed(self, from_logits=True)
 
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weights of positives and negatives above each threshold."""
@@ -166,10 +189,19 @@ class AUC(Metric):
 
 
 class _Detection(Metric):
-    """A ratio of counts of predictions above a threshold, and targets of 1."""
+    """A ratio of counts of predictions above a threshold, and targets of 1.
 
-    def __init__(self, threshold: float, name: str) -> None:
-        self.threshold, self.name = float(threshold), name
+    threshold: 0.5 if it is None, or 0 beside a loss of logits in a `gdt.Trainer`."""
+
+    is_given = True  # the threshold
+
+    def __init__(self, threshold: float | None, name: str) -> None:
+        self.is_given, self.name = threshold is not None, name
+        self.threshold = 0.5 if threshold is None else float(threshold)
+
+    def of_logits(self) -> Metric:
+        """Return the ratio for logits, unless a threshold was given."""
+        return self if self.is_given else _changed(self, threshold=0.0)
 
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weights of hits, of all predictions of 1, and of all targets of 1."""
@@ -182,7 +214,8 @@ class _Detection(Metric):
 class Precision(_Detection):
     """The fraction of the predictions above `threshold` whose target is 1; 0 if there is none.
 
-    targets: 0 or 1. predictions: numbers, such as probabilities, of the targets' shape.
+    targets: 0 or 1. predictions: numbers, such as probabilities, of the targets' shape. threshold:
+    if not given 0.5, or 0 where the loss of a `gdt.Trainer` takes logits.
 
     >>> precision = gdt.metrics.Precision()
     >>> precision.update([1.0, 0.0, 1.0], [0.9, 0.8, 0.1])
@@ -190,7 +223,7 @@ class Precision(_Detection):
     0.5
     """
 
-    def __init__(self, threshold: float = 0.5, name: str = "precision") -> None:
+    def __init__(self, threshold: float | None = None, name: str = "precision") -> None:
         super().__init__(threshold, name)
 
     def value(self, total: np.ndarray) -> float:
@@ -202,7 +235,8 @@ class Precision(_Detection):
 class Recall(_Detection):
     """The fraction of the targets of 1 whose prediction is above `threshold`; 0 if there is none.
 
-    targets: 0 or 1. predictions: numbers, such as probabilities, of the targets' shape.
+    targets: 0 or 1. predictions: numbers, such as probabilities, of the targets' shape. threshold:
+    if not given 0.5, or 0 where the loss of a `gdt.Trainer` takes logits.
 
     >>> recall = gdt.metrics.Recall()
     >>> recall.update([1.0, 0.0, 1.0], [0.9, 0.8, 0.1])
@@ -210,7 +244,7 @@ class Recall(_Detection):
     0.5
     """
 
-    def __init__(self, threshold: float = 0.5, name: str = "recall") -> None:
+    def __init__(self, threshold: float | None = None, name: str = "recall") -> None:
         super().__init__(threshold, name)
 
     def value(self, total: np.ndarray) -> float:
@@ -278,6 +312,12 @@ class MeanOf(Metric):
         self.function, self.name = function, name or function.__name__
         takes_reduction = "reduction" in inspect.signature(function).parameters
         self.options = {"reduction": "none"} if takes_reduction else {}
+
+    def of_logits(self) -> Metric:
+        """Return the mean of `binary_accuracy` for logits; another one as it is."""
+        if self.function is not binary_accuracy:
+            return self
+        return _changed(self, options={**self.options, "threshold": 0.0})
 
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weighted sum of the values of all rows, and the sum of the weights."""

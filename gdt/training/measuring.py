@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
 from gdt import metrics as metric_functions
@@ -60,14 +61,12 @@ NAMES: dict[str, Function | type[Metric]] = {
 }
 """Metrics by name; the losses are metrics too."""
 
-OF_LOGITS: dict[str, Callable[[], Measure]] = {
-    "accuracy": lambda: binary_accuracy_of_logits,
-    "acc": lambda: binary_accuracy_of_logits,
-    "auc": lambda: metric_functions.AUC(from_logits=True),
-    "precision": lambda: metric_functions.Precision(0.0),
-    "recall": lambda: metric_functions.Recall(0.0),
-}
-"""Metrics by name, where the loss takes logits of yes and no."""
+
+def takes_logits(loss: Any) -> bool:
+    """Return whether a loss takes logits of yes and no."""
+    if isinstance(loss, partial) and loss.func is losses.binary_crossentropy:
+        return bool(loss.keywords.get("from_logits"))
+    return loss is losses.sigmoid_cross_entropy
 
 
 def measures_of(metrics: Any, loss: Any) -> dict[str, Measure]:
@@ -108,14 +107,17 @@ def _measure(metric: Any, loss: Any) -> Measure:
     """Return the function or Metric of a metric; raise ArgumentError for an unknown name."""
     if isinstance(metric, str):
         name, names = metric.lower(), {**NAMES, **losses.NAMES}
-        if name in OF_LOGITS and loss is losses.sigmoid_cross_entropy:
-            return OF_LOGITS[name]()
         if name not in names:
             remedy = f"Known are {', '.join(names)}."
             raise error(ArgumentError, "Trainer", f"{metric!r} is no metric", remedy=remedy)
         metric = names[name]
     if isinstance(metric, type):
         metric = metric()
+    if takes_logits(loss):  # whether the metric was named or passed
+        if isinstance(metric, Metric):
+            return metric.of_logits()
+        if metric in (accuracy, metric_functions.binary_accuracy):
+            return binary_accuracy_of_logits
     if not callable(metric) and not isinstance(metric, Metric):
         problem = f"a metric is {metric!r}"
         remedy = "Pass a name, a function (targets, predictions), or a gdt.metrics.Metric."
