@@ -125,6 +125,12 @@ def test_expm1_of_complex_infinities_is_what_the_standard_asks_for(dtype: str) -
     assert got.dtype == dtype
 
 
+def test_hypot_has_a_gradient_at_zero() -> None:
+    x, y = gdt.asarray([0.0, 3.0]), gdt.asarray([0.0, 4.0])
+    gradients = gdt.grad(lambda x, y: gdt.sum(gdt.hypot(x, y)), (0, 1))(x, y)
+    np.testing.assert_allclose([g.numpy() for g in gradients], [[0.0, 0.6], [0.0, 0.8]])
+
+
 def test_power_has_gradients_at_zero() -> None:
     x, y = gdt.asarray([0.0, 0.0, 2.0]), gdt.asarray([0.0, 2.0, 3.0])
     gx, gy = gdt.grad(lambda p: gdt.sum(p[0] ** p[1]))((x, y))

@@ -344,7 +344,10 @@ hypot = binary(
     ("hypot(3.0, 4.0)", 5.0),
     dtypes=f"{FLOATING} {REAL}",
 )
-hypot.vjp(lambda g, out, x, y: like(g * x / out, x), lambda g, out, x, y: like(g * y / out, y))
+hypot.vjp(
+    lambda g, out, x, y: like(g * x / (out + (out == 0)), x),  # 0 where x and y are 0
+    lambda g, out, x, y: like(g * y / (out + (out == 0)), y),
+)
 
 # ---------------------------------------------------------------- complex parts
 
