@@ -36,8 +36,8 @@ def regular(n: int, dtype: Any = float) -> np.ndarray:
 
 
 def rows_of(values: np.ndarray, mesh: Mesh) -> DistributedArray:
-    """A matrix whose rows are split over all of the mesh."""
-    specs = [tuple(mesh.axis_names), None][: values.ndim]
+    """An array whose first axis is split over all of the mesh."""
+    specs = [tuple(mesh.axis_names), None, None][: values.ndim]
     return gdt.asarray(values, layout=gdt.Layout(specs, mesh))
 
 
@@ -225,6 +225,14 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     for mesh in (MESHES[0], MESHES[-1]):
         for i, chosen in enumerate(choices(mesh, [len(shape)], limit=2, seed=3)):
             oracle.check(mesh, chosen, second=i == 1)
+
+
+def test_determinants_of_singular_matrices_have_gradients() -> None:
+    x = np.array([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 0.0], [0.0, 0.0]], [[1.0, 2.0], [3.0, 4.0]]])
+    adjugates = [[[4.0, -2.0], [-2.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]], [[4.0, -3.0], [-2.0, 1.0]]]
+    for mesh in (MESHES[0], MESHES[-1]):
+        gradient = gdt.grad(lambda x: gdt.sum(gdt.linalg.det(x)))(rows_of(x, mesh))
+        np.testing.assert_allclose(gradient.numpy(), adjugates, atol=1e-14)
 
 
 @pytest.mark.usefixtures("by_panels")

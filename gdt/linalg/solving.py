@@ -179,7 +179,9 @@ def slogdet(x: Any) -> SlogdetResult:
 def det(x: Any) -> DistributedArray:
     """The determinants of matrices (..., n, n): (...).
 
-    Layouts and errors are those of `gdt.linalg.slogdet`.
+    Layouts and errors are those of `gdt.linalg.slogdet`. Gradients are matrices of cofactors, of
+    singular matrices too; but of a singular one that is eliminated panel by panel they raise
+    LinAlgError, as second derivatives at any singular matrix do.
 
     >>> gdt.linalg.det([[2.0, 0.0], [0.0, 4.0]]).round(3).tolist()
     8.0

@@ -29,6 +29,7 @@ from gdt.ops.joining import concat
 from gdt.ops.matrices import eye, tril
 from gdt.ops.products.op import diagonal, matmul
 from gdt.ops.products.vectors import matrix_transpose
+from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -156,7 +157,46 @@ def along_matrices(values: DistributedArray) -> DistributedArray:
     return expand_dims(values, (-2, -1))
 
 
-det_of_whole.vjp(lambda g, out, x: like(along_matrices(g * out) * inv_of_whole(x).mT, x))
+@op("... i j -> ... i j", whole="i j")
+def cofactors_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> Block:
+    """The cofactors of whole matrices, singular ones too: the gradients of their determinants.
+
+    >>> x = gdt.asarray([[1.0, 2.0], [2.0, 4.0]])
+    >>> gdt.linalg.whole.cofactors_of_whole(x).round(3).tolist()
+    [[4.0, -2.0], [-2.0, 1.0]]
+    """
+    x = _filled(xp, x, shards)
+    if xp is not np:  # how many are singular would have to be asked
+        return _cofactors_by_svd(xp, x)
+    determinants = np.linalg.det(x)
+    is_singular = determinants == 0
+    regular = np.where(is_singular[..., None, None], np.eye(x.shape[-1], dtype=x.dtype), x)
+    cofactors = determinants[..., None, None] * np.linalg.inv(regular).mT
+    if is_singular.any():
+        cofactors[is_singular] = _cofactors_by_svd(np, x[is_singular])
+    return cofactors
+
+
+def _cofactors_by_svd(xp: Any, x: Block) -> Block:
+    """Cofactors of a product are the products of cofactors; those of a unitary matrix are its
+    conjugate times its determinant."""
+    u, s, vh = xp.linalg.svd(x)
+    is_own = xp.eye(x.shape[-1], dtype=bool)
+    others = xp.where(is_own, s.dtype.type(1), s[..., None, :]).prod(axis=-1)
+    scale = xp.linalg.det(u) * xp.linalg.det(vh)
+    return scale[..., None, None] * xp.matmul(xp.conj(u) * others[..., None, :], xp.conj(vh))
+
+
+det_of_whole.vjp(lambda g, out, x: like(along_matrices(g) * cofactors_of_whole(x), x))
+
+
+def _cofactors_vjp(g: Any, out: Any, x: Any) -> DistributedArray:
+    transposed = inv_of_whole(x).mT
+    along_inverse = along_matrices(sum_(g * out, axis=(-2, -1))) * transposed
+    return like(along_inverse - matmul(matmul(transposed, g.mT), out), x)
+
+
+cofactors_of_whole.vjp(_cofactors_vjp)
 
 
 @op("... i j -> ..., ...", outputs=2, whole="i j")

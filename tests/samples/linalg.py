@@ -47,8 +47,25 @@ def _eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.astype(complex), vectors.astype(complex)
 
 
+def _cofactors(x: np.ndarray) -> np.ndarray:
+    """Determinants of what is left without a row and a column, with their signs."""
+    out = np.empty_like(x)
+    for i, j in np.ndindex(x.shape[-2:]):
+        minor = np.delete(np.delete(x, i, axis=-2), j, axis=-1)
+        out[..., i, j] = (-1) ** (i + j) * np.linalg.det(minor)
+    return out
+
+
 _stack, _tall, _wide = _regular(3, 4, 4), _real(9, 2), _real(2, 5)
 _columns = _real(3, 4, 2)
+
+SINGULAR = np.array(
+    [
+        [[1.0, 2.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 1.0]],
+        [[0.0, 2.0, 3.0], [0.0, 1.0, 1.0], [0.0, 4.0, 6.0]],
+        [[0.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 2.0, 2.0]],
+    ]
+)  # of rank 3, 2 and 1
 
 SAMPLES: dict[str, list[Sample]] = {
     "inv_of_whole": _of("inv", (_stack,)),
@@ -57,6 +74,11 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "solve_of_whole": _of("solve", (_stack, _columns), (_stack[0], _columns)),
     "det_of_whole": _of("det", (_stack,)),
+    "cofactors_of_whole": [
+        Sample((_regular(3, 3, 3),), expect=_cofactors),
+        Sample((SINGULAR,), expect=_cofactors, grad=False),
+        Sample((SINGULAR[1:] * (1 + 2j),), expect=_cofactors, grad=False),
+    ],
     "slogdet_of_whole": _of("slogdet", (_stack,)),
     "linalg.qr": [
         *_of("qr", (_stack,), (_tall,), (_wide,)),
