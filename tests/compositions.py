@@ -78,7 +78,7 @@ STEP = np.array([-2.0, 0.0, 3.0, 0.5, -0.0])
 NUMBERS = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3.0, -1.5])
 
 LONG = rng.standard_normal(37)
-GRID = np.linspace(-1.5, 2.0, 6)
+GRID, LADDER = np.linspace(-1.5, 2.0, 6), np.linspace(-1.5, 2.0, 37)
 COMPOSED: dict[str, Samples] = {
     "bincount": calls(np.bincount, (SMALL,), (SMALL.astype(int), LONG[:13]), grad=False)
     + calls(np.bincount, (SMALL,), minlength=9),
@@ -105,6 +105,9 @@ COMPOSED: dict[str, Samples] = {
     + calls(np.histogram_bin_edges, *((LONG, r) for r in RULES), range=(-0.5, 0.25), grad=False),
     "histogramdd": calls(np.histogramdd, (MATRIX, 3), (MATRIX, [2, 3, GRID]), grad=False),
     "interp": calls(np.interp, (LONG, GRID, WEIGHTS[[0, 1, 2, 3, 4, 0]]))
+    + calls(np.interp, (LONG[:9], LADDER, LONG))
+    + calls(np.interp, (NUMBERS, LADDER.round(1), LONG), (NUMBERS, [0.0], [2.0]), grad=False)
+    + calls(np.interp, (NUMBERS, [0.0, 1.0, 1.0], [5.0, np.inf, 7.0]), grad=False)
     + calls(np.interp, (LONG, GRID, GRID * 2), left=-7.0, right=9.0)
     + calls(np.interp, (LONG * 3, GRID[::-1].copy(), GRID * (1 + 2j)), period=3.0, grad=False),
     "angle": calls(np.angle, (COMPLEX,), (MATRIX,), grad=False)

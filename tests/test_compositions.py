@@ -33,6 +33,23 @@ def test_a_composition_equals_numpys(name: str) -> None:
             oracle.check(mesh, layouts, gradients=k == n % 2)
 
 
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+@pytest.mark.parametrize("size", [4, 4000])
+def test_interp_has_the_gradient_of_its_line_at_the_points(size: int, mesh: Mesh) -> None:
+    points = np.arange(float(size))
+    at = gdt.asarray([1.0, 1.5, 0.0, size - 1.0, -1.0, size + 0.5])
+    split = gdt.Layout([mesh.axis_names[0]], mesh)
+    operands = [gdt.asarray(a, layout=split) for a in (at, points, 2 * points)]
+    f = lambda x, xp, fp: gdt.sum(gdt.interp(x, xp, fp))
+    of_x, of_points, of_values = [g.numpy() for g in gdt.grad(f, (0, 1, 2))(*operands)]
+    assert of_x.tolist() == [2.0, 2.0, 2.0, 2.0, 0.0, 0.0]
+    assert of_values[[0, 1, 2, -1]].tolist() == [2.0, 1.5, 0.5, 2.0]
+    assert of_points[[0, 1, 2, -1]].tolist() == [-2.0, -3.0, -1.0, -2.0]
+    assert of_values.sum() == 6.0 and of_points.sum() == -8.0
+    second = gdt.grad(lambda x: gdt.sum(gdt.grad(lambda y: f(y * y, *operands[1:]))(x)))
+    assert second(operands[0]).tolist()[:2] == [4.0, 4.0]
+
+
 def host(value: Any) -> Any:
     return value.numpy() if isinstance(value, DistributedArray) else value
 

@@ -143,6 +143,13 @@ CALLS = {
         (GROUPS.reshape(512, 512) % 512, ["x", None]),
         least=2 * MOVED,
     ),
+    "interpolation between split points": Large(
+        np.interp,
+        (VECTOR, ["x"]),
+        (np.sort(VECTOR), ["x"]),
+        (WHOLE_NUMBERS, ["x"]),
+        least=2 * MOVED,
+    ),
     "stack": Large(lambda x, y: np.stack([x, y]), (VECTOR, ["x"]), (VECTOR, ["x"]), least=0),
     "convolution": Large(
         lambda x: gdt.convolve(x, KERNEL),

@@ -30,6 +30,7 @@ from gdt.ops.histograms import *
 from gdt.ops.index_arrays import *
 from gdt.ops.indexing import *
 from gdt.ops.interchange import *
+from gdt.ops.interpolation import *
 from gdt.ops.joining import *
 from gdt.ops.masks import *
 from gdt.ops.matrices import *

@@ -1,4 +1,4 @@
-"""Counting: histograms, and values between points that are given.
+"""Counting: how often integers occur, and histograms.
 
 Devices count their own elements, and the counts are partial sums; the edges of bins are small, and
 every device has them all.
@@ -17,15 +17,15 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.ops.comparison import clip, equal, greater, less, logical_and, where
+from gdt.ops.comparison import clip, equal, logical_and, where
 from gdt.ops.creation import asarray, ones, zeros
-from gdt.ops.elementwise import astype, divide, imag, real
+from gdt.ops.elementwise import astype, divide
 from gdt.ops.extrema import max_, min_
 from gdt.ops.quantiles import quantile
 from gdt.ops.reductions import mean, sum_
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import std
-from gdt.ops.taking import add_at, take
+from gdt.ops.taking import add_at
 from gdt.sharding.dtypes import kind_of, promoted
 from gdt.sharding.layout import Layout
 
@@ -35,7 +35,6 @@ __all__ = [
     "histogram2d",
     "histogram_bin_edges",
     "histogramdd",
-    "interp",
 ]
 
 Block = Any
@@ -336,59 +335,3 @@ def histogram2d(
         bins = [bins, bins]
     counts, (first, second) = histogramdd((x, y), bins, range, density, weights)
     return counts, first, second
-
-
-# ---------------------------------------------------------------- interpolation
-
-
-@public
-def interp(
-    x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None
-) -> DistributedArray:
-    """The values at `x` of the line through the points (xp, fp), whose xp increase.
-
-    left, right: the values before the first and after the last point, by default theirs. period:
-        of the xp, which then need not increase. Points are small, and every device has them all.
-
-    >>> gdt.interp([1.5, 9.0], [1, 2, 3], [10.0, 20.0, 0.0]).tolist()
-    [15.0, 0.0]
-    """
-    x, points, values = as_operands("interp", x=x, xp=xp, fp=fp)
-    if points.ndim != 1 or points.shape != values.shape or not points.size:
-        operands = {"xp": points.type, "fp": values.type}
-        raise error(ShapeError, "interp", "the points are no two equal vectors", operands=operands)
-    for name, operand in (("x", x), ("xp", points)):
-        if operand.dtype.kind == "c":
-            operands = {name: operand.type}
-            raise error(DtypeError, "interp", f"{name} is complex", operands=operands)
-    if values.dtype.kind == "c":
-        sides = [(None if v is None else (complex(v).real, complex(v).imag)) for v in (left, right)]
-        ends = [[None if s is None else s[i] for s in sides] for i in (0, 1)]
-        parts = [
-            interp(x, points, part(values), left=pair[0], right=pair[1], period=period)
-            for part, pair in zip((real, imag), ends, strict=True)
-        ]
-        return parts[0] + parts[1] * 1j
-    x, points, values = (astype(a, float) for a in (x, points, values))
-    if period is not None:
-        if period == 0:
-            raise error(ArgumentError, "interp", "period is 0")
-        period = abs(period)
-        x, host = x % period, points.numpy() % period
-        order = np.argsort(host)
-        order = np.concatenate([order[-1:], order, order[:1]])
-        shifts = np.zeros(len(order))
-        shifts[0], shifts[-1] = -period, period
-        points, values = asarray(host[order] + shifts, device=x.mesh), take(values, order)
-    count = points.shape[0]
-    first, last = values[0], values[-1]
-    inside = first
-    if count > 1:
-        at = clip(count_edges(x, points) - 1, 0, count - 2)
-        low, step = take(points, at), take(points[1:] - points[:-1], at)
-        base, rise = take(values, at), take(values[1:] - values[:-1], at)
-        inside = where(equal(x, low), base, base + (x - low) * (rise / step))
-    inside = where(less(x, points[0]), first if left is None else left, inside)
-    inside = where(greater(x, points[-1]), last if right is None else right, inside)
-    inside = where(equal(x, points[-1]), last, inside)
-    return where(x != x, x, inside)  # NaN stays NaN

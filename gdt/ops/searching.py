@@ -6,7 +6,7 @@ to them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,34 +57,52 @@ def search_whole(xp: Any, x: Block, queries: Block, /, side: str = "left") -> Bl
 search_whole.vjp(None, None)
 
 
-@planned_op(computes=True)
-def _search_split(x: ArrayType, queries: ArrayType, /, *, side: str) -> BlockPlan:
-    """The places of queries, split as the vector `x` is, in `x`, which is sorted."""
-    mesh, axes = x.mesh, x.layout.dims[0]
-    out = ArrayType.of(queries.shape, np.dtype(np.int64), queries.layout)
+Answer = Callable[[Sequence[Block], Sequence[Block] | None, int, Block], Block]
+
+
+def asked(
+    tables: Sequence[ArrayType], queries: ArrayType, dtype: Any, side: str, answer: Answer
+) -> tuple[ArrayType, Callable[..., list[Block]], tuple[Collective, ...]]:
+    """The type of the answers to queries, a function of the blocks of the queries and of each table
+    that makes them, and what it sends.
+
+    tables: vectors split alike, of which the first is sorted and says who is asked: the last block
+        that begins before a query (or, if `side` is "right", with it). queries: a vector split as
+        they are. answer: from the parts of the tables in a block, the first elements of the next
+        block (None behind the last one), the place where the parts begin, and the queries that
+        came, to their answers.
+    """
+    x, mesh = tables[0], tables[0].mesh
+    axes = x.layout.dims[0]
+    out = ArrayType.of(queries.shape, np.dtype(dtype), queries.layout)
     exchange = Exchange(mesh, axes, f"queries for {x}")
     backend, first = backend_of(mesh), exchange.first
     xp = backend.xp
 
-    def part(array_type: ArrayType, i: int, block: Block) -> Block:
-        return rows_in_front(array_type, block, first + i).reshape(-1)
+    def parts_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Block]:
+        return exchange.by_block(
+            lambda i, block: rows_in_front(array_type, block, first + i).reshape(-1), blocks
+        )
 
-    def run(blocks: Sequence[Block], query_blocks: Sequence[Block]) -> list[Block]:
-        parts = exchange.by_block(lambda i, block: part(x, i, block), blocks)
-        query_parts = exchange.by_block(lambda i, block: part(queries, i, block), query_blocks)
+    def run(query_blocks: Sequence[Block], *table_blocks: Sequence[Block]) -> list[Block]:
+        columns = [parts_of(t, blocks) for t, blocks in zip(tables, table_blocks, strict=True)]
+        parts = list(zip(*columns, strict=True))
+        query_parts = parts_of(queries, query_blocks)
         if exchange.size == 1:
-            insertions = exchange.by_block(
-                lambda i, a, q: xp.searchsorted(a, q, side=side), parts, query_parts
+            answers = exchange.by_block(
+                lambda i, own, q: answer(own, None, 0, q), parts, query_parts
             )
-            return exchange.by_block(whole_block, insertions)
+            return exchange.by_block(whole_block, answers)
         # A query belongs to the last block that begins before it; empty ones come last.
         heads = exchange.all_gather(
-            exchange.by_block(lambda i, a: _head(backend.to_host, a, x.dtype), parts)
+            exchange.by_block(
+                lambda i, own: np.concatenate([_head(backend.to_host, a) for a in own]), parts
+            )
         )
         head_count = sum(low < high for low, high in _parts(x, exchange, 0))
 
         def owners(i: int, q: Block) -> list[Block]:
-            bounds = xp.asarray(heads[i].reshape(-1)[1:head_count])
+            bounds = xp.asarray(heads[i][1:head_count, 0])
             owner = xp.searchsorted(bounds, q, side=side)
             return exchange.places_by_owner(owner)
 
@@ -93,34 +111,48 @@ def _search_split(x: ArrayType, queries: ArrayType, /, *, side: str) -> BlockPla
         counts = exchange.counts(pieces)
         requests = exchange.all_to_all(pieces, counts)
 
-        def answers(i: int, a: Block, rows: Sequence[Block]) -> list[Block]:
-            start = part_of(x, 0, first + i)[0]
-            return [xp.searchsorted(a, q, side=side).astype(np.int64) + start for q in rows]
+        def answered(i: int, own: Sequence[Block], rows: Sequence[Block]) -> list[Block]:
+            start, after = part_of(x, 0, first + i)[0], exchange.places[i] + 1
+            following = list(xp.asarray(heads[i][after])[:, None]) if after < head_count else None
+            return [answer(own, following, start, q) for q in rows]
 
-        answered = exchange.all_to_all(
-            exchange.by_block(answers, parts, requests), [count.T for count in counts]
+        replies = exchange.all_to_all(
+            exchange.by_block(answered, parts, requests), [count.T for count in counts]
         )
 
-        in_order = exchange.by_block(lambda i, *pair: exchange.in_places(*pair), answered, places)
+        in_order = exchange.by_block(lambda i, *pair: exchange.in_places(*pair), replies, places)
         return exchange.by_block(whole_block, in_order)
 
-    def whole_block(i: int, insertions: Block) -> Block:
-        wide = insertions.astype(np.int64, copy=False).reshape(-1, *(1,) * mesh.ndim)
+    def whole_block(i: int, answers: Block) -> Block:
+        wide = answers.astype(out.dtype, copy=False).reshape(-1, *(1,) * mesh.ndim)
         return block_of_rows(out, wide, first + i)
 
     names = tuple([mesh.axis_names[a] for a in axes])
     nbytes = sent_by_all(queries, 0) + sent_by_all(out, 0)
-    functions = [] if mesh.divided else [lambda a, q: run([a], [q])[0]]
-    collectives = (Collective("all_to_all", names, nbytes, 2),)
-    return BlockPlan([x.layout, queries.layout], out, functions, run, collectives)
+    return out, run, (Collective("all_to_all", names, nbytes, 2),)
+
+
+@planned_op(computes=True)
+def _search_split(x: ArrayType, queries: ArrayType, /, *, side: str) -> BlockPlan:
+    """The places of queries, split as the vector `x` is, in `x`, which is sorted."""
+    xp = backend_of(x.mesh).xp
+
+    def answer(own: Sequence[Block], _: object, start: int, q: Block) -> Block:
+        return xp.searchsorted(own[0], q, side=side).astype(np.int64) + start
+
+    out, run, collectives = asked([x], queries, np.int64, side, answer)
+    functions = [] if x.mesh.divided else [lambda a, q: run([q], [a])[0]]
+    return BlockPlan(
+        [x.layout, queries.layout], out, functions, lambda a, q: run(q, a), collectives
+    )
 
 
 _search_split.vjp(None, None)
 
 
-def _head(to_host: Any, part: Block, dtype: np.dtype) -> np.ndarray:
+def _head(to_host: Any, part: Block) -> np.ndarray:
     """The first element of a part, on the host; 0 of an empty one."""
-    return np.asarray(to_host(part[:1])) if len(part) else np.zeros(1, dtype)
+    return np.asarray(to_host(part[:1])) if len(part) else np.zeros(1, part.dtype)
 
 
 def _parts(x: ArrayType, exchange: Exchange, i: int) -> list[tuple[int, int]]:
@@ -130,13 +162,22 @@ def _parts(x: ArrayType, exchange: Exchange, i: int) -> list[tuple[int, int]]:
 def search(x: DistributedArray, queries: DistributedArray, side: str) -> DistributedArray:
     """The places of `queries`, of any rank, in the sorted vector `x` of the same dtype."""
     x = whole_if_short(x, queries)
-    axes = tuple(sorted(x.layout.dims[0]))
-    if x.layout.shard_counts[0] == 1 or not x.size:
+    if is_whole(x):
         return search_whole(x, queries, side=side)
-    layout = Layout.of(x.mesh, (axes,))
+    layout = in_ascending_order(x)
     flat = relayout(reshape(queries, (queries.size,)), layout)
     insertions: DistributedArray = _search_split(relayout(x, layout), flat, side=side)
     return reshape(insertions, queries.shape)
+
+
+def is_whole(x: DistributedArray) -> bool:
+    """Whether every device has all of the vector `x`, or could have it for nothing."""
+    return x.layout.shard_counts[0] == 1 or not x.size
+
+
+def in_ascending_order(x: DistributedArray) -> Layout:
+    """The layout of a vector over the mesh axes that split `x`, in ascending order."""
+    return Layout.of(x.mesh, (tuple(sorted(x.layout.dims[0])),))
 
 
 def whole_if_short(x: DistributedArray, queries: DistributedArray) -> DistributedArray:

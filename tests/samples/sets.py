@@ -13,6 +13,7 @@ _INTS, _FEW = _rng.integers(0, 20, 41), _rng.integers(0, 20, 13)
 _MATRIX, _ROWS = _rng.integers(0, 9, (7, 5)), _rng.integers(0, 2, (17, 3))
 _FLOATS = np.round(_rng.standard_normal(29), 1)
 _NAN = np.where(_rng.random(29) < 0.3, np.nan, _FLOATS)
+_KNOTS = np.linspace(-1.5, 1.5, 4)
 _EMPTY = np.zeros(0)
 
 
@@ -38,6 +39,7 @@ SAMPLES: dict[str, list[Sample]] = {
         _of(np.searchsorted, _EMPTY, _INTS),
     ],
     "search_whole": [_of(np.searchsorted, np.sort(_INTS), _MATRIX, side="left")],
+    "interp_whole": [Sample((_FLOATS + 0.05, _KNOTS, _KNOTS**2), {}, np.interp)],
     "digitize": [
         _of(np.digitize, _MATRIX, np.sort(_FEW).tolist()),
         _of(np.digitize, _FLOATS, np.sort(_FEW)[::-1].tolist(), right=True),
