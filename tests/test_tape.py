@@ -252,6 +252,27 @@ def test_sources_on_which_nothing_depends() -> None:
         tape.gradient(z, [x, y])
 
 
+def test_gradients_of_what_does_not_depend_are_zeros(x: gdt.DistributedArray) -> None:
+    linear = gdt.grad(lambda a: gdt.sum(3 * a))
+    for _ in range(3):  # op by op, recorded, and replayed
+        first, second = gdt.grad(lambda a, b: gdt.sum(b * 3), argnums=(0, 1))(x, x)
+        assert first.type is x.type and not first.numpy().any() and (second.numpy() == 3).all()
+        value, gradient = gdt.value_and_grad(lambda a: gdt.sum(x))({"a": x})
+        assert float(value) == 78.0 and not gradient["a"].numpy().any()
+        assert not gdt.grad(lambda a: gdt.sum(x * linear(a)))(x).numpy().any()
+
+
+def test_parameters_that_no_op_reads_have_no_gradient() -> None:
+    model = gdt.nn.Sequential(gdt.nn.Dense(2, 2), gdt.nn.Dense(2, 2))
+    loss = lambda m: gdt.sum(m.layers[0](gdt.ones((1, 2))))
+    with pytest.raises(GradientError, match=r"does not depend on source 'layers\.1\.bias'"):
+        gdt.grad(loss)(model)
+    both = gdt.grad(lambda m: loss(m) + 0 * gdt.sum(gdt.stop_gradient(m(gdt.ones((1, 2))))))
+    gradients = both(model)  # the outer part of a product with a Hessian reads in the same way
+    assert not gradients["layers.1.weight"].numpy().any()
+    assert gradients["layers.0.bias"].tolist() == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_a_source_and_its_resolved_value_share_a_gradient(blocks: int) -> None:
     mesh = gdt.create_mesh([("a", 4)], blocks=blocks)

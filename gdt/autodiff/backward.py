@@ -66,9 +66,9 @@ def gradients(
 
     nodes: the recorded calls, a list that is emptied: the memory of each activation is free as soon
     as the pass has left the call that made it. seeds: the cotangents of the targets; None for ones.
-    extras: other arrays whose reductions join the bundle. unconnected: "raise", "zero" or "none",
-    for a source on which no target depends. layouts: one for each source, where None leaves a
-    gradient in the layout in which it was computed; or none, for those of the sources. name_of:
+    extras: other arrays whose reductions join the bundle. unconnected: "raise", "unread", "zero" or
+    "none", for a source on which no target depends. layouts: one for each source, where None leaves
+    a gradient in the layout in which it was computed; or none, for those of the sources. name_of:
     what errors call a source, by its number.
     """
     call = GradientCall(
@@ -163,12 +163,21 @@ def _run(call: GradientCall) -> tuple[list[DistributedArray | None], list[Distri
     the layouts of the call."""
     if not call.layouts:
         call = call._replace(layouts=tuple([s.layout.resolved for s in call.sources]))
+    read = _read(call)
     with noted_dataflow("the backward pass") as results:
         seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
         cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources, call.layouts)
-        grads = _resolved([moved.get(i, g) for i, g in enumerate(cotangents)], call)
+        grads = _resolved([moved.get(i, g) for i, g in enumerate(cotangents)], call, read)
         results.extend(grads)
     return cotangents, grads
+
+
+def _read(call: GradientCall) -> set[int]:
+    """Return the numbers of the sources of which the gradient may be zeros."""
+    if call.unconnected != "unread":
+        return set(range(len(call.sources))) if call.unconnected == "zero" else set()
+    operands = {id(x) for node in call.nodes for x in node[1]}
+    return {i for i, s in enumerate(call.sources) if not operands.isdisjoint(_ids((s,)))}
 
 
 def _one(target: DistributedArray) -> DistributedArray:
@@ -536,13 +545,16 @@ def _checked_cotangent(op: Any, i: int, x: DistributedArray, cotangent: Any) -> 
 
 
 def _resolved(
-    cotangents: Sequence[DistributedArray | None], call: GradientCall
+    cotangents: Sequence[DistributedArray | None], call: GradientCall, read: Set[int]
 ) -> list[DistributedArray | None]:
     """Return the cotangents in the layouts of the call, moved in one bundle with the partial
-    reductions of targets and extras; raise GradientError as `call.unconnected` asks for it."""
+    reductions of targets and extras; raise GradientError as `call.unconnected` asks for it.
+
+    read: the numbers of the sources of which the gradient may be zeros.
+    """
     grads: list[DistributedArray | None] = []
     for i, (g, s) in enumerate(zip(cotangents, call.sources, strict=True)):
-        if g is None and call.unconnected == "raise":
+        if g is None and call.unconnected != "none" and i not in read:
             raise error(
                 GradientError,
                 "gradient",
@@ -552,7 +564,7 @@ def _resolved(
                 "on the host; freeze() parts of a Module that are not called; or pass "
                 "unconnected='zero'.",
             )
-        grads.append(zeros_like(s) if g is None and call.unconnected == "zero" else g)
+        grads.append(zeros_like(s) if g is None and i in read else g)
     arrays = [g for g in grads if g is not None]
     layouts = [w for g, w in zip(grads, call.layouts, strict=True) if g is not None]
     together = () if None in call.layouts else (*call.targets, *call.extras)

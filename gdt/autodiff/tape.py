@@ -66,9 +66,9 @@ class GradientTape(Observer):
         self.watched: list[DistributedArray] = []
         self.fetched: list[Fetched] = []
         self.scalars: list[ScalarRead] = []
-        self.written: list[
-            tuple[DistributedArray, DistributedArray]
-        ] = []  # and their values before
+        # What was written, and its values before.
+        self.written: list[tuple[DistributedArray, DistributedArray]] = []
+        self.has_fetched = False  # whether values were gathered to the host
         self._token: Any = None
 
     def __repr__(self) -> str:
@@ -95,6 +95,9 @@ class GradientTape(Observer):
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         if self.nodes is not None:  # None after a gradient that was called inside the block
             self.nodes.append((op, args, static, out))
+
+    def on_fetch(self, array_type: object, nbytes: int) -> None:
+        self.has_fetched = True
 
     def on_implicit_fetch(self, array: DistributedArray) -> None:
         if array.dtype.kind in INEXACT:
@@ -176,6 +179,24 @@ class GradientTape(Observer):
         >>> float(tape.gradient(y, x))
         6.0
         """
+        if unconnected not in ("raise", "zero", "none"):
+            problem = f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
+            raise error(ArgumentError, "GradientTape.gradient", problem)
+        return self._gradient(
+            target, sources, output_gradients, unconnected, together_with, resolve
+        )
+
+    def _gradient(
+        self,
+        target: Tree,
+        sources: Tree,
+        output_gradients: Tree = None,
+        unconnected: str = "raise",
+        together_with: Sequence[DistributedArray] = (),
+        resolve: bool = True,
+    ) -> Tree:
+        """`gradient`, which has one more policy: `"unread"` raises GradientError for a source that
+        no recorded op has read, and gives zeros for another on which `target` does not depend."""
         op = "GradientTape.gradient"
         if self.nodes is None:
             raise error(
@@ -184,14 +205,10 @@ class GradientTape(Observer):
                 "the tape has been used up",
                 remedy="Use GradientTape(persistent=True).",
             )
-        if unconnected not in ("raise", "zero", "none"):
-            raise error(
-                ArgumentError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
-            )
         targets, _ = flatten(target)
         tree = self.watched if sources is None else sources
         source_arrays, rebuild = flatten(tree)
-        if not source_arrays and unconnected == "raise":
+        if not source_arrays and unconnected in ("raise", "unread"):
             raise _without_sources(op, sources)
         check_all_differentiable(targets, op, "target")
         check_all_differentiable(source_arrays, op, "source")
@@ -464,10 +481,14 @@ def value_and_grad(
     resolve: False leaves value, aux and gradients as they are computed, mostly partial; see
         `GradientTape.gradient`.
 
-    Gradients have the shapes, dtypes and layouts of their arguments. All partial reductions of
-    gradients, value and aux are resolved in one bundle. Follows `jax.value_and_grad`.
+    Gradients have the shapes, dtypes and layouts of their arguments, and are zeros where the value
+    does not depend on one. All partial reductions of gradients, value and aux are resolved in one
+    bundle. Follows `jax.value_and_grad`.
 
-    Raises GradientError where `f` does not return a scalar array, or an argument has no gradient.
+    Raises GradientError where `f` does not return a scalar array, for an argument that is not of
+    floating-point numbers, and for what would be a mistake in training: parameters that no op in
+    `f` has read, and a value that does not depend on an argument where `f` has read values on the
+    host.
 
     >>> gdt.value_and_grad(lambda x: gdt.sum(x * x))(gdt.asarray([1.0, 2.0]))[1].tolist()
     [2.0, 4.0]
@@ -506,16 +527,25 @@ def _differentiated(
                 remedy="Reduce it with gdt.sum or gdt.mean; it may return (value, aux) where "
                 "gdt.value_and_grad has has_aux=True.",
             )
+        policy = _unconnected(sources, tape)
         if not has_aux:
-            gradient = tape.gradient(value, sources, resolve=resolve)
+            gradient = tape._gradient(value, sources, None, policy, resolve=resolve)
             return value.resolve() if resolve else value, gradient
         extras, rebuild = flatten(aux, others=True)
-        gradient = tape.gradient(value, sources, together_with=extras, resolve=resolve)
+        gradient = tape._gradient(value, sources, None, policy, extras, resolve)
         if not resolve:
             return (value, aux), gradient
         return (value.resolve(), rebuild([x.resolve() for x in extras])), gradient
 
     return wrapped
+
+
+def _unconnected(sources: Tree, tape: GradientTape) -> str:
+    """Return what `grad` does about a source on which the value does not depend."""
+    if tape.has_fetched:  # the value may have been computed on the host
+        return "raise"
+    has_parameters = any(hasattr(leaf, "parameters") for leaf in leaves(sources))
+    return "unread" if has_parameters else "zero"
 
 
 @partial(checked, eager=True)
