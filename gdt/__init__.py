@@ -22,9 +22,11 @@ from gdt.array import array as array_module
 from gdt.array import fetching
 from gdt.array.array import *
 from gdt.array.fetching import *
+from gdt.autodiff import batching, derivatives, tape
 from gdt.autodiff import checkpointed as checkpointed_module
-from gdt.autodiff import tape
+from gdt.autodiff.batching import *
 from gdt.autodiff.checkpointed import *
+from gdt.autodiff.derivatives import *
 from gdt.autodiff.tape import *
 from gdt.checkpoint import CheckpointManager
 from gdt.debug import configuration, drawing, html, observers
@@ -81,11 +83,13 @@ __all__ = [
 ]
 __all__ += array_module.__all__
 __all__ += array_type.__all__
+__all__ += batching.__all__
 __all__ += checkpointed_module.__all__
 __all__ += configuration.__all__
 __all__ += constants.__all__
 __all__ += custom_vjp_module.__all__
 __all__ += default_mesh_module.__all__
+__all__ += derivatives.__all__
 __all__ += drawing.__all__
 __all__ += fetching.__all__
 __all__ += fitting.__all__

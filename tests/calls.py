@@ -267,6 +267,10 @@ CALLS: dict[str, Callable[[], Call]] = {
     "value_and_grad": lambda: (
         lambda f, n, *a: gdt.value_and_grad(f, n)(*a), (_square, 0, X), {}),
     "vjp": lambda: (gdt.vjp, (_square, X), {}),
+    "jvp": lambda: (gdt.jvp, (_square, (X,), (X,)), {}),
+    "jacobian": lambda: (lambda f, n, *a: gdt.jacobian(f, n)(*a), (_square, 0, X), {}),
+    "hessian": lambda: (lambda f, n, *a: gdt.hessian(f, n)(*a), (_square, 0, X), {}),
+    "vmap": lambda: (lambda f, i, o, *a: gdt.vmap(f, i, o)(*a), (_square, 0, 0, X), {}),
     "function": lambda: (gdt.function, (_square,), {}),
     "checkpointed": lambda: (gdt.checkpointed, (_square,), {}),
     "stop_gradient": lambda: (gdt.stop_gradient, (X,), {}),

@@ -1,5 +1,8 @@
 """Gradients: the tape, the transforms `grad`, `vjp` and `value_and_grad`, and the backward pass.
 
+**Other derivatives** (`derivatives`) are made of backward passes: `jvp` of one and of one through
+it, `jacobian` and `hessian` of one for each element of a value. `vmap` (`batching`) is a loop.
+
 **The tape** is an observer: a list of the calls that it was told of, in order. The backward pass
 (`backward`) goes through the calls that lead from the sources to the targets, last first, and calls
 one gradient function per operand, only for operands that lead to a source. Gradient functions are
