@@ -248,6 +248,12 @@ CASES: dict[str, Case] = {
     "labels out of range": (
         lambda: gdt.sparse_softmax_cross_entropy_with_logits(np.array([0] * 7 + [6]), A),
         e.IndexRangeError, "6"),
+    "repeat too often": (
+        lambda: gdt.repeat(A, 2**62), e.ShapeError, "repeat: shape .* is more than"),
+    "repeat by counts that overflow": (
+        lambda: gdt.repeat(array(4), [2**62] * 4), e.ShapeError, "repeat: shape .* is more than"),
+    "repeat by split counts that overflow": (
+        lambda: gdt.repeat(array(4), gdt.full(4, 2**62)), e.ShapeError, "repeat: shape .* is mo"),
     # ---- gradients
     "gradient of something not recorded": (
         lambda: gdt.grad(lambda x: gdt.sum(gdt.asarray(x.numpy() * 2)))(array(8, 6)),

@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+MOST_PIECES = 64
+"""Copies that are moved each by itself, so that none is sent; more of them are a new axis."""
+
+
 @public
 def broadcast_arrays(*arrays: Any) -> tuple[DistributedArray, ...]:
     """Broadcast every array to the shape to which all of them broadcast together.
@@ -69,7 +73,11 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
     result: DistributedArray = x
     for dim, count in enumerate(counts):
         size = x.shape[dim]
-        if count != 1:
+        if count > MOST_PIECES:
+            shape = (*result.shape[:dim], count, *result.shape[dim:])
+            wide = broadcast_to(expand_dims(result, dim), shape)
+            result = reshape(wide, (*shape[:dim], count * size, *shape[dim + 2 :]))
+        elif count != 1:
             pieces = [Piece(i, 0, i * size, size) for i in range(count)]
             result = move_intervals([result] * max(count, 1), dim, pieces, count * size)
     return alias(x) if result is x else result
@@ -82,7 +90,7 @@ def repeat(
     """Repeat every element of `x` along `axis` (None: of the flattened array).
 
     repeats: how often: an int, or one for every element along the axis. Of a distributed array only
-    the sum is read. Raises ArgumentError for other counts.
+    the sum is read. Raises ArgumentError for other counts, ShapeError for too large a result.
 
     >>> gdt.repeat(gdt.asarray([1, 2]), 2).tolist()
     [1, 1, 2, 2]
@@ -103,6 +111,8 @@ def repeat(
             f"{size} elements",
             operands={"x": x.type},
         )
+    repeats_in_all = counts.sum(dtype=float) * (size if counts.size == 1 else 1)  # no overflow
+    checked_shape((*x.shape[:dim], int(repeats_in_all), *x.shape[dim + 1 :]), "repeat")
     if counts.size != 1:
         total = int(counts.sum())
         if x.layout.dims[dim] and total * x.nbytes >= LARGE * size:
@@ -113,7 +123,7 @@ def repeat(
         rows = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
         return rows_at(x, rows, axis=dim)
     count = int(counts.reshape(()))
-    if x.layout.dims[dim]:
+    if x.layout.dims[dim] and count <= MOST_PIECES:
         pieces = [Piece(i, 0, i, size, 1, count) for i in range(count)]
         return move_intervals([x] * max(count, 1), dim, pieces, count * size)
     before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
@@ -136,8 +146,9 @@ def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> Di
             {"x": x.type, "repeats": counts.type},
         )
         raise error(ArgumentError, "repeat", problem, operands=operands)
+    total = int(FUNCTIONS["sum"](counts.astype(float)))  # exact where there is memory for it
+    checked_shape((*x.shape[:axis], total, *x.shape[axis + 1 :]), "repeat")
     counts = counts.astype(np.int64)
-    total = int(FUNCTIONS["sum"](counts))
     if x.layout.dims[axis]:
         return repeated_rows(x, counts, axis=axis, size=total)
     places = FUNCTIONS["arange"](total, layout=Layout.of(x.mesh, counts.layout.dims))

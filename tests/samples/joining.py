@@ -99,6 +99,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "tile": _samples(
         np.tile,
         ((_LINE,), {"reps": 3}),
+        ((_A,), {"reps": (70, 1)}),
         ((_A,), {"reps": (2, 1)}),
         ((_B,), {"reps": (2, 1, 3)}),
         ((_C,), {"reps": 2}),
@@ -108,6 +109,7 @@ SAMPLES: dict[str, list[Sample]] = {
         np.repeat,
         ((_LINE,), {"repeats": 2}),
         ((_A,), {"repeats": 3, "axis": 0}),
+        ((_LINE,), {"repeats": 70}),
         ((_A,), {"repeats": 0, "axis": 1}),
         ((_B,), {"repeats": [2, 0, 1], "axis": 0}),
         ((_C,), {"repeats": 2}),
