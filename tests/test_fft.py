@@ -64,6 +64,27 @@ def test_relatives_are_those_of_numpy(name: str) -> None:
             np.testing.assert_allclose(out.numpy(), expected, atol=1e-13)
 
 
+@pytest.mark.parametrize("devices", [2, 4, 5, 8])
+def test_short_split_transforms_of_reals_send_the_least(
+    devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = gdt.create_mesh([("x", devices)], blocks=devices)
+    planned = gdt.fft.transforms.is_long
+    square, layout = devices**2, gdt.Layout(["x"], mesh)
+    for n in {n for k in (0, 2, 8, square - 4) if (n := square + k) % 2 == 0 and k < square}:
+        values = RNG.standard_normal(n)
+        half = np.fft.rfft(values)
+        for name, operand in (("rfft", values), ("irfft", half)):
+            x, sums = gdt.asarray(operand, layout=layout), []
+            for is_long in (planned, lambda *_, **__: True, lambda *_, **__: False):
+                monkeypatch.setattr(gdt.fft.transforms, "is_long", is_long)
+                with gdt.count_collectives() as counter:
+                    out = getattr(gdt.fft, name)(x).resolve()
+                np.testing.assert_allclose(out.numpy(), getattr(np.fft, name)(operand), atol=1e-12)
+                sums.append(counter.bytes)
+            assert sums[0] == min(sums), (name, n, sums)
+
+
 def sent(function: Callable[[], Any]) -> list[tuple[str, int]]:
     """The kind and the bytes of each collective of a call that sends more than 16 KiB."""
     rows = gdt.explain(function).rows

@@ -238,7 +238,7 @@ def _real_of_half(
     if whole is not None:
         whole = conj(whole) if conjugated else whole
         return irfft_of_whole(whole, axis=axis - x.ndim, n=n, norm=norm)
-    if is_long(x.type, axis, n):
+    if is_long(x.type, axis, n, inverse=True):
         return irfft_of_split(x, axis, norm, conjugated)
     if has_rows(x.type, axis, n):
         return irfft_of_rows(x, axis, n, norm, conjugated)
