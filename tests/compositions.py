@@ -146,7 +146,9 @@ COMPOSED: dict[str, Samples] = {
         (MATRIX, slice(9, 9)),
         axis=0,
     )
-    + calls(np.delete, (CUBE, -1), axis=2),
+    + calls(np.delete, (CUBE, -1), axis=2)
+    + calls(np.delete, (np.sin(np.arange(211.0)), slice(1, None, 3)))
+    + calls(np.delete, (MATRIX, np.array([0, 3, -1])), (LONG, LONG > 0), axis=0, grad=False),
     "diag": calls(np.diag, (VECTOR,), (MATRIX,))
     + calls(np.diag, (VECTOR[:4],), (MATRIX,), k=1)
     + calls(np.diag, (VECTOR[:4],), (MATRIX,), k=-2),
@@ -175,6 +177,7 @@ COMPOSED: dict[str, Samples] = {
     "insert": calls(
         np.insert, (MATRIX, 1, 9.0), (VECTOR, [1, 3], 5.0), (VECTOR, [2, 2, -1], VECTOR[:3])
     )
+    + calls(np.insert, (np.sin(np.arange(99.0)), slice(None), np.cos(np.arange(99.0))))
     + calls(np.insert, (MATRIX, 2, VECTOR[:3]), (MATRIX, [0, 5], MATRIX[:2]), axis=0)
     + calls(np.insert, (MATRIX, 1, WEIGHTS), (MATRIX, [1], WEIGHTS[:, None]), axis=1),
     "iscomplex": calls(np.iscomplex, (COMPLEX,), (MATRIX,)),

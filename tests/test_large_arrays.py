@@ -52,6 +52,7 @@ MATRIX = VECTOR.reshape(512, 512)
 GROUPS = _rng.integers(0, 1 << 16, VECTOR.size)
 COUNTS = _rng.integers(0, 5, VECTOR.size)
 SKEWED = np.where(np.arange(VECTOR.size) < VECTOR.size - 8, 0, VECTOR.size // 8)
+EVERY_THIRD = np.arange(0, VECTOR.size, 3)
 PRIME = VECTOR[: VECTOR.size - 5]
 ORDER = _rng.permutation(VECTOR.size)
 WHOLE_NUMBERS = GROUPS.astype(float)  # whose sums are exact
@@ -149,6 +150,23 @@ CALLS = {
         (np.sort(VECTOR), ["x"]),
         (WHOLE_NUMBERS, ["x"]),
         least=2 * MOVED,
+    ),
+    "delete": Large(
+        lambda x: np.delete(x, EVERY_THIRD),
+        (VECTOR, ["x"]),
+        least=MOVED,
+        host_nbytes=2 * VECTOR.nbytes,
+    ),
+    "delete by a split mask": Large(
+        np.delete, (VECTOR, ["x"]), (VECTOR < 0, ["x"]), least=MOVED / 2
+    ),
+    "delete at split places": Large(np.delete, (VECTOR, ["x"]), (GROUPS, ["x"]), least=2 * MOVED),
+    "insert": Large(
+        lambda x, v: np.insert(x, EVERY_THIRD, v),
+        (VECTOR, ["x"]),
+        (VECTOR[EVERY_THIRD], ["x"]),
+        least=(0.4 + 2 * 4 / 3) * MOVED,  # joined, and then indices and rows of the result
+        host_nbytes=4 * VECTOR.nbytes,  # the order of old and new elements, while it is made
     ),
     "stack": Large(lambda x, y: np.stack([x, y]), (VECTOR, ["x"]), (VECTOR, ["x"]), least=0),
     "convolution": Large(

@@ -9,21 +9,27 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.errors import DtypeError, IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.ops.assembling import with_rank
-from gdt.ops.comparison import not_equal
-from gdt.ops.differences import along
+from gdt.ops.comparison import logical_not, not_equal
+from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.extrema import argmax
+from gdt.ops.intervals import move_intervals
 from gdt.ops.joining import concat
-from gdt.ops.lookup import along_axis_or_flat, checked_axis
+from gdt.ops.lookup import along_axis_or_flat, checked_axis, checked_indices
+from gdt.ops.masks import compress
 from gdt.ops.padding import pad
 from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.reductions import any_
 from gdt.ops.repeating import tile
+from gdt.ops.rows import scatter_rows
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape, reshape
-from gdt.ops.taking import take
+from gdt.ops.taking import rows_at
+from gdt.sharding.layout import Layout
+from gdt.sharding.recut import Piece
 
 __all__ = [
     "delete",
@@ -88,6 +94,8 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
     """`x` without the slices `obj` along `axis` (None: of the flattened array).
 
     obj: an int, a slice, integers, or a mask. Raises IndexRangeError for one that is out of range.
+    A split axis stays split, and no device holds more than its share. Which places a split `obj`
+    names only its values tell, so no step that `gdt.function` records calls it with one.
 
     >>> gdt.delete([1, 2, 3, 4], [0, 2]).tolist()
     [2, 4]
@@ -95,16 +103,58 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
     (x,) = as_operands("delete", x=x)
     x, at = along_axis_or_flat(x, axis, "delete")
     size = x.shape[at]
+    if isinstance(obj, DistributedArray) and obj.ndim:
+        kept: DistributedArray = compress(_kept(obj, x, at), x, axis=at)
+        return kept
     keep = np.ones(size, bool)
     keep[_places(obj, size, "delete", x)] = False
-    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))  # of the runs that are kept
-    parts = [x[along(x.ndim, at, slice(*edge))] for edge in edges.reshape(-1, 2).tolist()]
-    if len(parts) > MOST_PARTS:
-        return take(x, np.flatnonzero(keep), axis=at)
-    return concat(parts, axis=at) if parts else x[along(x.ndim, at, slice(0, 0))]
+    return _joined_rows([x], np.flatnonzero(keep), at, "delete")
 
 
-MOST_PARTS = 16  # runs that are joined; more of them are taken by their indices
+def _kept(obj: DistributedArray, x: DistributedArray, axis: int) -> DistributedArray:
+    """Where `obj`, a mask or integers that are split, has nothing: a vector split as `axis` is."""
+    size = x.shape[axis]
+    if obj.dtype.kind == "b":
+        _check_mask(obj.shape, size, "delete", x)
+        return logical_not(obj)
+    at = checked_indices(x.type, reshape(obj, obj.size), axis, "delete")
+    all_kept = ones(size, bool, layout=Layout.of(x.mesh, (x.layout.dims[axis],)))
+    kept: DistributedArray = scatter_rows(all_kept, at, zeros_like(at, bool), axis=0, how="set")
+    return kept
+
+
+MOST_PIECES = 64  # intervals that are moved as such; rows of more of them are looked up
+
+
+def _joined_rows(
+    arrays: Sequence[DistributedArray], rows: np.ndarray, axis: int, name: str
+) -> DistributedArray:
+    """The slices at `rows` along an axis along which the arrays are joined; every row is taken once
+    at most. The result stays split, and one collective moves what is not where it belongs, or two:
+    however many rows there are."""
+    pieces = _pieces([a.shape[axis] for a in arrays], rows)
+    if pieces is not None:
+        return move_intervals(arrays, axis, pieces, len(rows))
+    whole = concat(arrays, axis=axis) if len(arrays) > 1 else arrays[0]
+    layout = Layout.of(whole.mesh, (whole.layout.dims[axis],))
+    places = distribute(rows, layout, giver=name, is_constant=True)
+    del rows
+    return rows_at(whole, places, axis)
+
+
+def _pieces(sizes: Sequence[int], rows: np.ndarray) -> list[Piece] | None:
+    """The intervals of `rows`, if they are few, of arrays of these sizes that are joined."""
+    ends = np.cumsum(sizes)
+    is_start = np.diff(rows, prepend=-2) != 1
+    for end in ends:
+        is_start |= rows == end
+    if np.count_nonzero(is_start) > MOST_PIECES:
+        return None
+    starts = np.flatnonzero(is_start).tolist()
+    sources = np.searchsorted(ends, rows[starts], side="right").tolist()
+    lengths = np.diff([*starts, len(rows)]).tolist()
+    firsts = [int(rows[i]) - int(ends[k]) + sizes[k] for i, k in zip(starts, sources, strict=True)]
+    return [Piece(*piece) for piece in zip(sources, firsts, starts, lengths, strict=True)]
 
 
 def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
@@ -113,9 +163,7 @@ def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
         return np.arange(size)[obj]
     places = obj.numpy() if isinstance(obj, DistributedArray) else np.asarray(obj)
     if places.dtype.kind == "b":
-        if places.shape != (size,):
-            problem = f"a mask of shape {list(places.shape)} does not fit an axis of length {size}"
-            raise error(ShapeError, name, problem, operands={"x": x.type})
+        _check_mask(places.shape, size, name, x)
         return np.flatnonzero(places)
     if not places.size:
         return np.zeros(0, np.int64)
@@ -126,6 +174,12 @@ def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
         problem = f"an index of {places.tolist()} is out of range for an axis of length {size}"
         raise error(IndexRangeError, name, problem, operands={"x": x.type})
     return np.where(places < 0, places + size, places)
+
+
+def _check_mask(shape: tuple[int, ...], size: int, name: str, x: DistributedArray) -> None:
+    if shape != (size,):
+        problem = f"a mask of shape {list(shape)} does not fit an axis of length {size}"
+        raise error(ShapeError, name, problem, operands={"x": x.type})
 
 
 @public
@@ -147,11 +201,11 @@ def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> Distribute
         if places.ndim == 0:  # as NumPy has it: the first axis of `values` is that of the slices
             values = moveaxis(with_rank(values, x.ndim), 0, at)
         count = values.shape[at - x.ndim] if values.ndim >= x.ndim - at else 1
-        shape = (*x.shape[:at], count, *x.shape[at + 1 :])
-        index = int(places.reshape(()))
-        ends = [x[along(x.ndim, at, slice(index))], x[along(x.ndim, at, slice(index, None))]]
-        return concat([ends[0], broadcast_to(values, shape), ends[1]], axis=at)
-    shape = (*x.shape[:at], places.size, *x.shape[at + 1 :])
-    extended = concat([x, broadcast_to(values, shape)], axis=at)
-    order = np.argsort(np.concatenate([np.arange(size) + 0.5, places]), kind="stable")
-    return take(extended, order, axis=at)
+        places = np.repeat(places.reshape(-1), count)
+    values = broadcast_to(values, (*x.shape[:at], places.size, *x.shape[at + 1 :]))
+    return _joined_rows([x, values], _order_of_insertion(size, places), at, "insert")
+
+
+def _order_of_insertion(size: int, places: np.ndarray) -> np.ndarray:
+    """The order of `size` elements and the inserted ones behind them, each before its place."""
+    return np.argsort(np.concatenate([np.arange(size) + 0.5, places]), kind="stable")
