@@ -81,7 +81,8 @@ LONG = rng.standard_normal(37)
 GRID, LADDER = np.linspace(-1.5, 2.0, 6), np.linspace(-1.5, 2.0, 37)
 COMPOSED: dict[str, Samples] = {
     "bincount": calls(np.bincount, (SMALL,), (SMALL.astype(int), LONG[:13]), grad=False)
-    + calls(np.bincount, (SMALL,), minlength=9),
+    + calls(np.bincount, (SMALL,), minlength=9)
+    + calls(np.bincount, (SMALL,), (SMALL.astype(int), LONG[:13]), minlength=9000, grad=False),
     "sort_complex": calls(np.sort_complex, (VECTOR,), (SMALL,), (COMPLEX[:, 0],), grad=False),
     "convolve": calls(np.convolve, (LONG, WEIGHTS), (WEIGHTS, LONG), (SMALL, SMALL[:3]))
     + calls(np.convolve, (LONG, VECTOR), (VECTOR, VECTOR[:1]), mode="same")

@@ -151,6 +151,15 @@ CALLS = {
         (WHOLE_NUMBERS, ["x"]),
         least=2 * MOVED,
     ),
+    "bincount of a large range": Large(
+        np.bincount,
+        (ORDER, ["x"]),
+        least=2 * MOVED,
+        host_nbytes=ORDER.nbytes,  # of the ones that are added
+    ),
+    "sums of a large range": Large(
+        np.bincount, (ORDER, ["x"]), (WHOLE_NUMBERS, ["x"]), least=2 * MOVED
+    ),
     "delete": Large(
         lambda x: np.delete(x, EVERY_THIRD),
         (VECTOR, ["x"]),

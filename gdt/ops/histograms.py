@@ -1,7 +1,7 @@
 """Counting: how often integers occur, and histograms.
 
-Devices count their own elements, and the counts are partial sums; the edges of bins are small, and
-every device has them all.
+Devices count their own elements, and the counts are partial sums, unless there are very many; the
+edges of bins are small, and every device has them all.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from gdt.ops.elementwise import astype, divide
 from gdt.ops.extrema import max_, min_
 from gdt.ops.quantiles import quantile
 from gdt.ops.reductions import mean, sum_
+from gdt.ops.rows import scatter_rows
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import std
-from gdt.ops.taking import add_at
+from gdt.ops.taking import LARGE, add_at
 from gdt.sharding.dtypes import kind_of, promoted
 from gdt.sharding.layout import Layout
 
@@ -57,9 +58,15 @@ count_edges.vjp(None, None)
 def _counted(
     places: DistributedArray, weights: DistributedArray | None, count: int
 ) -> DistributedArray:
-    """The sums of `weights` (ones for None) of each of `count` places; a partial sum."""
+    """The sums of `weights` (ones for None) of each of `count` places: a partial sum; or split as
+    the places are, where so many sums on every device would send more than the weights do."""
     if weights is None:
         weights = ones(places.shape, np.int64, layout=places.layout.resolved)
+    shards = places.layout.num_shards(0) if places.ndim == 1 else 1
+    if shards > 1 and count * shards > places.size and count * weights.itemsize >= LARGE:
+        layout = Layout.of(places.mesh, places.layout.dims)
+        sums = zeros(count, weights.dtype, layout=layout)
+        return scatter_rows(sums, places, weights, axis=0, how="add")
     carrier = zeros(count, np.int8, layout=Layout.replicated(places.mesh, 1))
     return add_at(weights, places, carrier, axis=0)
 
@@ -69,7 +76,9 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> DistributedArra
     """Count each of 0, 1, 2, ... in `x`, integers of rank 1; or add up their `weights`.
 
     The result has max(x) + 1 elements, at least `minlength`; the largest and the smallest element
-    are read. Raises ShapeError for negative ones (a ValueError), and for shapes that do not fit.
+    are read. Few counts are a partial sum; 64 KiB of them or more, and more than a device has
+    elements, are split as `x` is: each element goes to the device of its count. Raises ShapeError
+    for negative ones (a ValueError), and for shapes that do not fit.
 
     >>> gdt.bincount([1, 1, 3]).tolist()
     [0, 2, 0, 1]
