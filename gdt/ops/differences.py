@@ -11,6 +11,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import equal, less, logical_and, not_equal, where
 from gdt.ops.elementwise import astype, remainder, subtract
@@ -57,11 +58,28 @@ def diff(
     ]
     parts = [p for p in (ends[0], x, ends[1]) if p is not None]
     x = concat(parts, axis=at) if len(parts) > 1 else x
-    for _ in range(n):
-        later, earlier = x[along(x.ndim, at, slice(1, None))], x[along(x.ndim, at, slice(None, -1))]
-        x = not_equal(later, earlier) if x.dtype.kind == "b" else subtract(later, earlier)
-    result: DistributedArray = x
+    result: DistributedArray = _differences(x, n=n, axis=at)
     return result
+
+
+def _differences_in_numpy(x: np.ndarray, out: np.ndarray, n: int, axis: int) -> None:
+    for left in reversed(range(n)):
+        later, earlier = _neighbours(x, axis)
+        minus = np.not_equal if x.dtype.kind == "b" else np.subtract
+        x = minus(later, earlier, out=None if left else out)
+
+
+@in_numpy(_differences_in_numpy)
+def _differences(x: DistributedArray, /, *, n: int, axis: int) -> DistributedArray:
+    for _ in range(n):
+        later, earlier = _neighbours(x, axis)
+        x = not_equal(later, earlier) if x.dtype.kind == "b" else subtract(later, earlier)
+    return x
+
+
+def _neighbours(x: Any, axis: int) -> tuple[Any, Any]:
+    """All elements along an axis but the first, and all but the last."""
+    return x[along(x.ndim, axis, slice(1, None))], x[along(x.ndim, axis, slice(None, -1))]
 
 
 def _refuse_bools(name: str, x: DistributedArray) -> None:
@@ -118,8 +136,27 @@ def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Distrib
             width = reshape(diff(x), (-1, *[1] * (y.ndim - at - 1)))
         else:
             width = diff(x, axis=axis)
-    later, earlier = y[along(y.ndim, at, slice(1, None))], y[along(y.ndim, at, slice(None, -1))]
+    if type(width) in (int, float):
+        evenly: DistributedArray = _area(y, width, axis=at)
+        return evenly
+    later, earlier = _neighbours(y, at)
     return sum_(width * (later + earlier) / 2.0, axis=at)
+
+
+def _area_in_numpy(y: np.ndarray, width: float, axis: int) -> Any:
+    heights = np.add(*_neighbours(y, axis))
+    if heights.dtype.kind not in "fc":
+        return (width * heights / 2.0).sum(axis)
+    heights *= width
+    heights /= 2.0
+    return heights.sum(axis)
+
+
+@in_numpy(_area_in_numpy)
+def _area(y: DistributedArray, width: float, /, *, axis: int) -> DistributedArray:
+    """The integral along an axis of points that are `width` apart."""
+    later, earlier = _neighbours(y, axis)
+    return sum_(width * (later + earlier) / 2.0, axis=axis)
 
 
 @public
@@ -160,6 +197,40 @@ def _slope(f: DistributedArray, spacing: Any, axis: int, edge_order: int) -> Dis
     if n < edge_order + 1:
         problem = f"axis {axis} of length {n} is shorter than edge_order + 1 = {edge_order + 1}"
         raise error(ShapeError, "gradient", problem, operands={"f": f.type})
+
+    if type(spacing) in (int, float):
+        evenly: DistributedArray = _slope_of_even_points(
+            f, spacing, axis=axis, edge_order=edge_order
+        )
+        return evenly
+    return _slope_of_points(f, spacing, axis, edge_order)
+
+
+def _slope_of_even_points_in_numpy(
+    f: np.ndarray, h: float, out: np.ndarray, axis: int, edge_order: int
+) -> None:
+    f, out = np.moveaxis(f, axis, 0), np.moveaxis(out, axis, 0)
+    np.subtract(f[2:], f[:-2], out=out[1:-1])
+    out[1:-1] /= 2.0 * h
+    if edge_order == 1:
+        out[0], out[-1] = (f[1] - f[0]) / h, (f[-1] - f[-2]) / h
+    else:
+        out[0] = np.gradient(f[:3], h, axis=0, edge_order=2)[0]
+        out[-1] = np.gradient(f[-3:], h, axis=0, edge_order=2)[-1]
+
+
+@in_numpy(_slope_of_even_points_in_numpy)
+def _slope_of_even_points(
+    f: DistributedArray, h: float, /, *, axis: int, edge_order: int
+) -> DistributedArray:
+    """The slope along an axis of points that are `h` apart."""
+    return _slope_of_points(f, h, axis, edge_order)
+
+
+def _slope_of_points(
+    f: DistributedArray, spacing: Any, axis: int, edge_order: int
+) -> DistributedArray:
+    n = f.shape[axis]
 
     def part(start: int | None, stop: int | None = None) -> DistributedArray:
         return f[along(f.ndim, axis, slice(start, stop))]

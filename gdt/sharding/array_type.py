@@ -113,6 +113,19 @@ class ArrayType(Immutable):
         return tuple(d for d, (n, p) in enumerate(zip(self.shape, counts, strict=True)) if n % p)
 
     @cached_property
+    def is_in_order(self) -> bool:
+        """Whether a block lies in memory as NumPy's array of all its elements does: in C order,
+        with no padding but behind them."""
+        return self.memory_order is None and self.uneven in ((), (0,))
+
+    @cached_property
+    def is_of_numpy(self) -> bool:
+        """Whether one block of the host is NumPy's array of all elements, but for padding."""
+        mesh = self.mesh
+        is_plain = not any(self.layout.reductions) and self.dtype.kind in "biufc"
+        return mesh.device_kind == "cpu" and not mesh.divided and is_plain and self.is_in_order
+
+    @cached_property
     def nbytes(self) -> int:
         """The bytes of the global array."""
         return math.prod(self.shape) * self.dtype.itemsize
