@@ -102,10 +102,19 @@ def rows_and_columns(xp: Any, x: Block, shards: Shards) -> tuple[Block, Block]:
     return rows + xp.arange(x.shape[-2])[:, None], columns + xp.arange(x.shape[-1])
 
 
-def _diagonals(xp: Any, x: Block, shards: Shards) -> Block:
-    """The distance of every element to the right of the main diagonal: (mesh axes..., i, j)."""
+def _are_below(xp: Any, x: Block, k: int, shards: Shards) -> Block:
+    """Whether every element is on or below the k-th diagonal above the main one: (mesh axes..., i,
+    j). Many indices are compared in a small dtype, as in NumPy's `tri`."""
     rows, columns = rows_and_columns(xp, x, shards)
-    return columns - rows
+    height, width = shards.size["i"], shards.size["j"]
+    last, most = rows + max(-height, min(k, width)), height + width + 1
+    if x.size < SMALL or most >= 1 << 31:
+        return columns <= last
+    dtype = np.int16 if most < 1 << 15 else np.int32
+    return columns.astype(dtype) <= last.astype(dtype)
+
+
+SMALL = 1 << 12  # elements in a block whose indices are compared as they are
 
 
 @op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
@@ -117,7 +126,7 @@ def tril(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> B
     >>> gdt.tril([[1, 2], [3, 4]]).tolist()
     [[1, 0], [3, 4]]
     """
-    return xp.where(_diagonals(xp, x, shards) <= k, x, xp.zeros((), x.dtype))
+    return xp.where(_are_below(xp, x, k, shards), x, xp.zeros((), x.dtype))
 
 
 @op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
@@ -129,7 +138,7 @@ def triu(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> B
     >>> gdt.triu([[1, 2], [3, 4]]).tolist()
     [[1, 2], [0, 4]]
     """
-    return xp.where(_diagonals(xp, x, shards) >= k, x, xp.zeros((), x.dtype))
+    return xp.where(_are_below(xp, x, k - 1, shards), xp.zeros((), x.dtype), x)
 
 
 tril.vjp(lambda g, out, x, k=0: tril(g, k=k))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -370,4 +371,16 @@ def count_nonzero(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = Fals
     >>> int(gdt.count_nonzero(gdt.asarray([[0, 1], [2, 3]])))
     3
     """
-    return (x != 0).sum(axis=axis, keepdims=keepdims, dtype=np.int64)
+    if x.dtype.kind != "b":
+        return (x != 0).sum(axis=axis, keepdims=keepdims, dtype=np.int64)
+    reduced = len(axis)  # type: ignore[arg-type]  # a tuple here
+    kept = x.shape[: x.ndim - reduced]
+    are_last = axis == (*range(-reduced, 0),) and x.size
+    if xp is not np or not are_last or math.prod(kept) > FEW:
+        return x.sum(axis=axis, keepdims=keepdims, dtype=np.int64)
+    parts = x.reshape(math.prod(kept), -1)
+    counts = np.array([np.count_nonzero(part) for part in parts], np.int64)
+    return counts.reshape((*kept, *(1,) * reduced) if keepdims else kept)
+
+
+FEW = 64  # parts of which NumPy counts the elements, faster than it adds up bools
