@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.engine import whole_arrays
 from gdt.engine.whole_arrays import NumpyOp
 from gdt.testing import assert_close, meshes, tolerance
 
@@ -18,14 +19,57 @@ FLOATS, WIDE = RNG.standard_normal(11).astype(np.float32), RNG.standard_normal(8
 ROWS, INTEGERS = RNG.standard_normal((5, 3)), RNG.integers(-4, 4, 7)
 VECTORS = [FLOATS, WIDE, INTEGERS, WIDE * 1j, INTEGERS > 0, FLOATS[:2], WIDE.astype(np.float16)]
 
-CALLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
-    "diff": (gdt.diff, [*VECTORS, ROWS, FLOATS[:1]]),
-    "diff along rows": (lambda x: gdt.diff(x, n=2, axis=0), [ROWS, ROWS[:1], ROWS[:, :0]]),
-    "trapezoid": (gdt.trapezoid, [*VECTORS, ROWS]),
-    "trapezoid along rows": (lambda x: gdt.trapezoid(x, dx=2, axis=0), [ROWS, INTEGERS]),
-    "gradient": (gdt.gradient, [FLOATS, INTEGERS, ROWS, FLOATS[:2]]),
-    "gradient to second order": (lambda x: gdt.gradient(x, 0.5, edge_order=2), [FLOATS, ROWS]),
+POINTS, LEVELS = np.array([-1.0, 0.0, 0.25, 2.0]), np.array([3.0, -1.0, 7.0, 4.0])
+SHORT = np.array([2, -3, 2], np.int16)
+LONG = RNG.integers(-300, 300, 9000)
+
+Call = Callable[[Any, Any], Any]  # of a namespace, `gdt` or `numpy`, and an array
+CALLS: dict[str, tuple[Call, list[Any]]] = {
+    "diff": (lambda xp, x: xp.diff(x), [*VECTORS, ROWS, FLOATS[:1]]),
+    "diff along rows": (lambda xp, x: xp.diff(x, n=2, axis=0), [ROWS, ROWS[:1], ROWS[:, :0]]),
+    "trapezoid": (lambda xp, x: xp.trapezoid(x), [*VECTORS, ROWS]),
+    "trapezoid along rows": (lambda xp, x: xp.trapezoid(x, dx=2, axis=0), [ROWS, INTEGERS]),
+    "gradient": (lambda xp, x: xp.gradient(x), [FLOATS, INTEGERS, ROWS, FLOATS[:2]]),
+    "gradient to second order": (
+        lambda xp, x: xp.gradient(x, 0.5, edge_order=2),
+        [FLOATS, WIDE],
+    ),
+    "isin": (lambda xp, x: xp.isin(x, SHORT), [*VECTORS, LONG, ROWS]),
+    "isin of many": (lambda xp, x: xp.isin(x, FLOATS, invert=True), [*VECTORS, FLOATS[::-1]]),
+    "isin of many integers": (lambda xp, x: xp.isin(x, LONG * 99), [INTEGERS, LONG, WIDE]),
+    "interp": (lambda xp, x: xp.interp(x, POINTS, LEVELS), [*VECTORS[:3], ROWS]),
+    "interp between sides": (
+        lambda xp, x: xp.interp(x, POINTS[:2], LEVELS[:2], left=0.5, right=9),
+        [FLOATS],
+    ),
+    "interp of nan": (lambda xp, x: xp.interp(x, POINTS, LEVELS), [np.array([np.nan, 1.0])]),
+    "bincount": (lambda xp, x: xp.bincount(x), [abs(INTEGERS), LONG + 300, INTEGERS > 0]),
+    "bincount of weights": (
+        lambda xp, x: xp.bincount(x, x.astype(np.float32) / 3, minlength=12),
+        [abs(INTEGERS), LONG + 300],
+    ),
+    "histogram": (lambda xp, x: xp.histogram(x), [*VECTORS[:3], LONG, LONG / 7, FLOATS[:1]]),
+    "histogram between limits": (
+        lambda xp, x: xp.histogram(x, 5, (-0.3, 0.7)),
+        [FLOATS, np.append(LONG / 300, np.nan).astype(np.float32)],
+    ),
+    "histogram of edges": (lambda xp, x: xp.histogram(x, [-1, 0, 0.25, 2]), [FLOATS, LONG / 99]),
+    "unique": (lambda xp, x: xp.unique(x), [*VECTORS, LONG, ROWS, LEVELS * np.nan]),
+    "unique with all": (
+        lambda xp, x: xp.unique(x, True, True, True),
+        [*VECTORS, LONG, np.array([np.nan, 1, np.nan, 1])],
+    ),
+    "unique with unlike nan": (
+        lambda xp, x: xp.unique(x, return_counts=True, equal_nan=False),
+        [np.array([np.nan, 1, np.nan, 1, 0, -0.0])],
+    ),
+    "count_nonzero": (lambda xp, x: xp.count_nonzero(x), [*VECTORS, ROWS > 0, INTEGERS[:0] > 0]),
+    "count_nonzero of rows": (
+        lambda xp, x: xp.count_nonzero(x, axis=1),
+        [ROWS > 0, LONG.reshape(90, -1) > 0],
+    ),
 }
+BY_OPS = {"count_nonzero", "count_nonzero of rows"}  # whose bodies they are
 
 
 def layouts(rank: int) -> list[gdt.Layout]:
@@ -42,28 +86,33 @@ def test_numpy_in_one_block_computes_what_ops_do(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, samples = CALLS[name]
-    calls: list[str] = []
-    run = NumpyOp._call
-    monkeypatch.setattr(
-        NumpyOp, "_call", lambda op, *a, **s: calls.append(op.name) or run(op, *a, **s)
-    )
+    runs: list[int] = []
+    for owner, method in ((NumpyOp, "_call"), (whole_arrays, "viewer")):
+        run = getattr(owner, method)
+        monkeypatch.setattr(owner, method, lambda *a, run=run, **s: runs.append(1) or run(*a, **s))
     for sample in samples:
+        numpys = as_tuple(function(np, sample))
         for layout in layouts(sample.ndim):
             x = gdt.asarray(sample, layout=layout)
             with gdt.count_collectives():  # which the ops report
-                expected = as_tuple(function(x))
+                expected = as_tuple(function(gdt, x))
             for _ in range(2):
-                for out, want in zip(as_tuple(function(x)), expected, strict=True):
+                outs = as_tuple(function(gdt, x))
+                for out, want, numpy in zip(outs, expected, numpys, strict=True):
                     assert out.type is want.type, (sample.dtype, layout)
+                    assert out.shape == np.shape(numpy), (sample.dtype, layout)
                     bound = tolerance([want.dtype], sample.size)
                     assert_close(out.numpy(), want.numpy(), bound, name)
-                    assert padding(out) <= {*np.atleast_1d(out.numpy())[-1:].ravel().tolist()} | {1}
-    assert calls
+                    assert_close(out.numpy(), np.asarray(numpy), bound, name)
+                    if x.type.is_of_numpy:
+                        last = np.atleast_1d(out.numpy())[-1:].ravel()
+                        assert padding(out) <= {*map(str, last), "1", "1.0"}
+    assert runs or name in BY_OPS
 
 
-def padding(x: gdt.DistributedArray) -> set[Any]:
+def padding(x: gdt.DistributedArray) -> set[str]:
     """What stands behind the elements of an array in C order."""
-    return {*np.asarray(x.blocks[0]).ravel()[x.size :].tolist()} if x.type.is_in_order else set()
+    return {*map(str, np.asarray(x.blocks[0]).ravel()[x.size :])} if x.type.is_in_order else set()
 
 
 def as_tuple(outs: Any) -> tuple[Any, ...]:

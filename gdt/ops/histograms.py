@@ -16,6 +16,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
+from gdt.engine.whole_arrays import are_unwatched, array_of_whole, whole_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import clip, equal, logical_and, where
 from gdt.ops.creation import asarray, ones, zeros
@@ -90,18 +91,41 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> DistributedArra
         raise error(DtypeError, "bincount", f"{x.dtype} are no integers", operands={"x": x.type})
     if minlength < 0:
         raise error(ArgumentError, "bincount", f"minlength is {minlength}, and no count")
-    count = minlength
-    if x.size:
-        if int(min_(x)) < 0:
-            raise error(ShapeError, "bincount", "there are negative elements")
-        count = max(count, int(max_(x)) + 1)
     if weights is not None:
         _, weights = as_operands("bincount", x=x, weights=weights)
         if weights.shape != x.shape:
             operands = {"x": x.type, "weights": weights.type}
             raise error(ShapeError, "bincount", "the shapes differ", operands=operands)
         weights = astype(weights, float)
+    if x.size and (weights is None or weights.layout is x.layout) and are_unwatched(x):
+        counts = _counted_in_numpy(x, weights, minlength)
+        if counts is not None:
+            return counts
+    count = minlength
+    if x.size:
+        if int(min_(x)) < 0:
+            raise error(ShapeError, "bincount", "there are negative elements")
+        count = max(count, int(max_(x)) + 1)
     return _counted(astype(x, np.int64), weights, count)
+
+
+def _counted_in_numpy(
+    x: DistributedArray, weights: DistributedArray | None, minlength: int
+) -> DistributedArray | None:
+    """`bincount` of an array that one block of the host holds; None of negative elements."""
+    places = whole_of(x).astype(np.int64, copy=False)
+    try:
+        counts = np.bincount(places, None if weights is None else whole_of(weights), minlength)
+    except ValueError:
+        return None
+    return array_of_whole(counts, _layout_of_counts(x))
+
+
+def _layout_of_counts(x: DistributedArray) -> Layout:
+    """The layout of a vector of the counts of all devices, each of its own elements."""
+    split_axes = x.layout.split_axes
+    reductions = tuple(["sum" if a in split_axes else None for a in _count(x.mesh.ndim)])
+    return Layout.of(x.mesh, ((),), reductions)
 
 
 # ---------------------------------------------------------------- edges
@@ -146,8 +170,8 @@ ESTIMATORS: dict[str, Callable[[DistributedArray], float]] = {
 """The width of bins by the name of a rule. Source: NumPy's `histogram_bin_edges`."""
 
 
-def _outer(x: DistributedArray, limits: Any, name: str) -> tuple[float, float]:
-    """The first and the last edge: the limits given, or those of the values."""
+def _outer(x: Any, limits: Any, name: str) -> tuple[float, float]:
+    """The first and the last edge: the limits given, or those of the values, of NumPy or not."""
     if limits is not None:
         first, last = limits
         if first > last:
@@ -155,14 +179,14 @@ def _outer(x: DistributedArray, limits: Any, name: str) -> tuple[float, float]:
     elif not x.size:
         first, last = 0.0, 1.0
     else:
-        first, last = min_(x).item(), max_(x).item()
+        first, last = x.min().item(), x.max().item()
     if not (math.isfinite(first) and math.isfinite(last)):
         raise error(ShapeError, name, f"the range [{first}, {last}] is not finite")
     return (first - 0.5, last + 0.5) if first == last else (first, last)
 
 
 def _edges(
-    x: DistributedArray, bins: Any, limits: Any, name: str, weights: Any = None
+    x: Any, bins: Any, limits: Any, name: str, weights: Any = None
 ) -> tuple[np.ndarray, bool]:
     """The edges of the bins, on the host, and whether the bins are equally wide."""
     if isinstance(bins, str):
@@ -234,6 +258,10 @@ def histogram(
     """
     (x,) = as_operands("histogram", x=x)
     x = astype(x, np.uint8) if x.dtype.kind == "b" else x
+    if weights is None and not density and not isinstance(bins, str) and x.dtype.kind in "iuf":
+        flat = reshape(x, -1)
+        if are_unwatched(flat):
+            return _histogram_in_numpy(flat, bins, range)
     host_edges, _ = _edges(x, bins, range, "histogram", weights)
     edges = asarray(host_edges, device=x.mesh)
     if weights is not None:
@@ -247,6 +275,32 @@ def histogram(
         widths = asarray(np.diff(host_edges).astype(float), device=x.mesh)
         return divide(divide(counts, widths), sum_(counts)), edges
     return counts, edges
+
+
+def _histogram_in_numpy(
+    x: DistributedArray, bins: Any, limits: Any
+) -> tuple[DistributedArray, DistributedArray]:
+    """The histogram of a vector that one block of the host holds."""
+    elements = whole_of(x)
+    if np.ndim(bins) == 0:
+        limits = _outer(elements, limits, "histogram")
+    edges, is_even = _edges(elements, bins, limits, "histogram")
+    count = edges.size - 1
+    # NumPy computes the bin of an element, which is one beside it at most if bins are not too many.
+    is_coarse = edges.dtype.kind == "f" and count * np.finfo(edges.dtype).eps < 0.01
+    if is_even and is_coarse and elements.size > FEW:
+        counts, _ = np.histogram(elements, count, limits)
+    elif elements.size > FEW:
+        counts, _ = np.histogram(elements, edges)
+    else:
+        places = edges.searchsorted(elements, side="right") - 1
+        places[elements == edges[-1]] = count - 1
+        counts = np.bincount(places[(places >= 0) & (places < count)], minlength=count)
+    replicated = Layout.replicated(x.mesh, 1)
+    return array_of_whole(counts, _layout_of_counts(x)), array_of_whole(edges, replicated)
+
+
+FEW = 1 << 12  # elements whose bins are searched in less time than NumPy takes to prepare
 
 
 def _sums_in_bins(

@@ -13,6 +13,8 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.engine.whole_arrays import are_unwatched, array_of_whole, in_numpy, whole_of
+from gdt.ops import radix_sort
 from gdt.ops.comparison import (
     equal,
     logical_and,
@@ -223,6 +225,20 @@ def unique(
     with_order = return_index or return_inverse
     if axis is None:
         flat = reshape(x.resolve(), (x.size,))
+        if are_unwatched(flat):
+            parts = _unique_in_numpy(
+                whole_of(flat), with_order, return_inverse, return_counts, equal_nan
+            )
+            asked = (True, return_index, return_inverse, return_counts)
+            arrays = [
+                array_of_whole(part, flat.layout)
+                for part, is_asked in zip(parts, asked, strict=True)
+                if is_asked
+            ]
+            if return_inverse:
+                at = 1 + return_index
+                arrays[at] = reshape(arrays[at], x.shape)
+            return arrays[0] if len(arrays) == 1 else tuple(arrays)
         groups = _groups(flat, with_order=with_order, equal_nan=equal_nan)
         values, shape = select_rows(groups.ordered, groups.is_first), x.shape
     else:
@@ -248,6 +264,28 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+def _unique_in_numpy(
+    x: np.ndarray, with_order: bool, with_inverse: bool, with_counts: bool, equal_nan: bool
+) -> tuple[Any, ...]:
+    """The different elements of a vector; the index of the first of each, the index of each element
+    among them, and the number of each, or None where they are not asked for."""
+    order = radix_sort.argsort(np, x) if with_order else None
+    ordered = radix_sort.sort(np, x) if order is None else x[order]
+    is_first = np.ones(x.size, bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    if equal_nan and x.size and x.dtype.kind in "fc" and ordered[-1] != ordered[-1]:
+        first_nan = np.searchsorted(ordered, ordered[-1])
+        is_first[first_nan + 1 :] = False
+    firsts = order.compress(is_first) if order is not None else None
+    inverse = counts = None
+    if order is not None and with_inverse:
+        inverse = np.empty(x.size, np.int64)
+        inverse[order] = np.cumsum(is_first) - 1
+    if with_counts:
+        counts = np.diff(np.append(np.flatnonzero(is_first), x.size))
+    return ordered.compress(is_first), firsts, inverse, counts
+
+
 # ---------------------------------------------------------------- sets
 
 
@@ -263,6 +301,29 @@ def isin(
     >>> gdt.isin(gdt.asarray([1, 2, 5]), [5, 1]).tolist()
     [True, False, True]
     """
+    x, test = as_operands("isin", x=x, test=test)
+    if not {x.dtype.kind, test.dtype.kind} <= {"b", "i"}:
+        x, test = of_one_dtype("isin", x=x, test=test)
+    result: DistributedArray = _are_members(x, test, invert=bool(invert))
+    return result
+
+
+def _are_members_in_numpy(x: np.ndarray, test: np.ndarray, invert: bool) -> np.ndarray:
+    is_exact = test.dtype.kind in "biu"
+    spread = int(test.max()) - int(test.min()) if test.size and is_exact else math.inf
+    # Few values are compared one by one; integers that lie close together are looked up.
+    if test.size < 10 * x.size**0.145 or spread <= x.size + test.size:
+        return np.isin(x, test, invert=invert)
+    ordered = radix_sort.sort(np, test.reshape(-1))
+    at = np.minimum(np.searchsorted(ordered, x), ordered.size - 1)
+    are_members: np.ndarray = ordered[at] != x if invert else ordered[at] == x
+    return are_members
+
+
+@in_numpy(_are_members_in_numpy)
+def _are_members(
+    x: DistributedArray, test: DistributedArray, /, *, invert: bool
+) -> DistributedArray:
     x, test = of_one_dtype("isin", x=x, test=test)
     flat = whole_if_short(sort(reshape(test, (test.size,))), x)
     if not flat.size:
@@ -270,8 +331,7 @@ def isin(
     else:
         at = minimum(search(flat, x, "left"), flat.size - 1)
         is_member = equal(rows_at(flat, at, axis=0), x)
-    result: DistributedArray = logical_not(is_member) if invert else is_member
-    return result
+    return logical_not(is_member) if invert else is_member
 
 
 def _sets(name: str, x: Any, y: Any) -> tuple[DistributedArray, DistributedArray]:
