@@ -23,6 +23,18 @@ POINTS, LEVELS = np.array([-1.0, 0.0, 0.25, 2.0]), np.array([3.0, -1.0, 7.0, 4.0
 SHORT = np.array([2, -3, 2], np.int16)
 LONG = RNG.integers(-300, 300, 9000)
 
+
+def updated(xp: Any, x: Any, value: Any, index: Any, how: str = "set") -> Any:
+    if xp is gdt:
+        return gdt.update_at(x, value, gdt.asarray(index) if type(index) is list else index, how)
+    x = x.copy()
+    if how == "set":
+        x[index] = value
+    else:
+        getattr(np, {"min": "minimum"}.get(how, how)).at(x, index, value)
+    return x
+
+
 Call = Callable[[Any, Any], Any]  # of a namespace, `gdt` or `numpy`, and an array
 CALLS: dict[str, tuple[Call, list[Any]]] = {
     "diff": (lambda xp, x: xp.diff(x), [*VECTORS, ROWS, FLOATS[:1]]),
@@ -63,6 +75,11 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
         lambda xp, x: xp.unique(x, return_counts=True, equal_nan=False),
         [np.array([np.nan, 1, np.nan, 1, 0, -0.0])],
     ),
+    "update of a slice": (lambda xp, x: updated(xp, x, 3, slice(4, None, -2)), [*VECTORS, ROWS]),
+    "update of a place": (lambda xp, x: updated(xp, x, 5, (..., -1)), [*VECTORS[:3], ROWS]),
+    "update of places": (lambda xp, x: updated(xp, x, 2, [0, -1, 0]), [*VECTORS, ROWS]),
+    "sum at places": (lambda xp, x: updated(xp, x, 2, [0, -1, 0], "add"), [*VECTORS[:3], ROWS]),
+    "least at places": (lambda xp, x: updated(xp, x, x[:1], [0, 1], "min"), [*VECTORS[:3], ROWS]),
     "count_nonzero": (lambda xp, x: xp.count_nonzero(x), [*VECTORS, ROWS > 0, INTEGERS[:0] > 0]),
     "count_nonzero of rows": (
         lambda xp, x: xp.count_nonzero(x, axis=1),

@@ -19,10 +19,11 @@ from gdt.array.operands import as_operand
 from gdt.array.operators import is_array_like
 from gdt.array.registry import UNCHECKED, public
 from gdt.array.views import all_observers, outdate, view_step, views_of
-from gdt.backend import backend_of
+from gdt.backend import NUMPY, backend_of
 from gdt.comm.agreement import HISTORIES
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.updates import has_own_block
+from gdt.engine.whole_arrays import are_unwatched, array_of_whole, whole_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops.comparison import maximum, minimum, where
 from gdt.ops.creation import ones_like, zeros
@@ -77,6 +78,10 @@ def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedAr
     if not isinstance(x, DistributedArray):
         mesh = value.mesh if isinstance(value, DistributedArray) else None
         x = as_operand(x, mesh or zeros(()).mesh, "update_at", "x")
+    if are_unwatched(x):
+        updated = _updated_in_numpy(x, value, index, how)
+        if updated is not None:
+            return updated
     value = _cast_value(x, value, how)
     key = key_of(index)
     if key is not None:
@@ -92,6 +97,40 @@ def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedAr
     part = _update_rows(part, IndexedAxes(part, arrays, first), value, how)
     out = part if region.is_whole else _update_cut(wide, region, part, "set")
     return _like(out, x)
+
+
+METHODS_AT = {
+    "add": np.add.at, "subtract": np.subtract.at, "multiply": np.multiply.at,
+    "min": np.minimum.at, "max": np.maximum.at,
+}  # fmt: skip
+
+
+def _updated_in_numpy(
+    x: DistributedArray, value: Any, index: Any, how: str
+) -> DistributedArray | None:
+    """`update_at` by ints and slices, or by an array of integers, of an array that one block of the
+    host holds. None for what it does not take, and for what is an error."""
+    if isinstance(index, DistributedArray) and index.dtype.kind in "iu":
+        if not index.type.is_of_numpy:
+            return None
+        index = whole_of(index)
+    elif how != "set" or key_of(index) is None:
+        return None
+    if type(value) in (int, float) and (how == "set" or x.dtype.kind in KINDS[type(value)]):
+        elements: Any = np.asarray(value, x.dtype)
+    elif isinstance(value, DistributedArray) and value.type.is_of_numpy and value.dtype == x.dtype:
+        elements = whole_of(value)
+    else:
+        return None
+    out = NUMPY.asarray(whole_of(x), copy=True)
+    try:
+        if how == "set":
+            out[index] = elements
+        else:
+            METHODS_AT[how](out, index, elements)
+    except (IndexError, ValueError, KeyError, TypeError):
+        return None
+    return array_of_whole(out, x.layout)
 
 
 def _like(out: DistributedArray, x: DistributedArray) -> DistributedArray:
