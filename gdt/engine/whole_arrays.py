@@ -35,9 +35,11 @@ from gdt.sharding.layout import Layout
 class NumpyOp(Op[..., Any]):
     """A function of ops with a function of NumPy that computes the same; see `in_numpy`."""
 
-    def __init__(self, function: Callable[..., Any], body: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], body: Callable[..., Any], gathers: bool
+    ) -> None:
         super().__init__(function, "", takes_namespace=False)
-        self.function, self.body = function, body
+        self.function, self.body, self.gathers = function, body, gathers
         self.writes = "out" in inspect.signature(body).parameters
 
     def __reduce__(self) -> str:  # type: ignore[override]
@@ -46,7 +48,9 @@ class NumpyOp(Op[..., Any]):
 
     def __call__(self, *args: Any, **static: Any) -> Any:
         for a in args:
-            if type(a) is DistributedArray and not a.type.is_of_numpy:
+            if type(a) is not DistributedArray or a.type.is_of_numpy:
+                continue
+            if not (self.gathers and a.type.is_on_host):
                 return self.function(*args, **static)
         for observer in OBSERVERS.get():
             # A recorder is told of every op, a tape of those with a gradient; others of all parts.
@@ -118,14 +122,19 @@ def _written(
     return rows.reshape(out.block_shape)
 
 
-def in_numpy(body: Callable[..., Any]) -> Callable[[Callable[..., Any]], NumpyOp]:
+def in_numpy(
+    body: Callable[..., Any], *, gathers: bool = False
+) -> Callable[[Callable[..., Any]], NumpyOp]:
     """A decorator of a function of ops; `body` computes the same of NumPy's arrays.
 
     The positional-only parameters of the function are its operands, arrays and Python numbers; the
     keyword-only ones are statics. The body has the same, and perhaps `out`: memory of the only
     result, which it writes. What it returns is no view of an operand.
+
+    gathers: whether operands whose block lies in another order are copied, which pays for a body
+        that takes much longer than that.
     """
-    return lambda function: NumpyOp(function, body)
+    return lambda function: NumpyOp(function, body, gathers)
 
 
 # ---------------------------------------------------------------- whole arrays and blocks
@@ -140,15 +149,25 @@ def rows_of(array_type: ArrayType) -> tuple[int, ...]:
 
 
 def viewer(array_type: ArrayType | None) -> Callable[[Block], Any]:
-    """The function from a block in NumPy's order to the elements of the array, without padding: a
-    view, or a copy of a block with gaps. A Python number stays as it is."""
+    """The function from a block to the elements of the array, without padding: a view of a block in
+    NumPy's order, a copy of another. A Python number stays as it is."""
     if array_type is None:
         return lambda number: number
+    if not array_type.is_in_order:
+        return partial(_gathered, array_type)
     shape = rows_of(array_type)
     if not array_type.uneven:
         return lambda block: block.reshape(shape)
     size = array_type.shape[0]
     return lambda block: block.reshape(shape)[:size]
+
+
+def _gathered(array_type: ArrayType, block: Block) -> Block:
+    for dim, axes in enumerate(array_type.layout.dims):
+        if axes:
+            size, mesh_ndim = array_type.shape[dim], array_type.mesh.ndim
+            block = local.gather(block, mesh_ndim, axes, dim, size)
+    return block.reshape(array_type.shape)
 
 
 def block_of_whole(array_type: ArrayType, array: Any) -> Block:

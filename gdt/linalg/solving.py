@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import LinAlgError, ShapeError, error
 from gdt.linalg import blocked
 from gdt.linalg.decompositions import svd, svdvals
@@ -60,12 +62,12 @@ class LstsqResult(NamedTuple):
 # ---------------------------------------------------------------- linear equations
 
 
+# Where one block holds a matrix whose columns or rows are split, LAPACK takes it whole.
+
+
 @custom_vjp
-def _solve_split(x: DistributedArray, y: DistributedArray) -> DistributedArray:
-    try:
-        solution = blocked.solve_by_panels(x, y)
-    except LinAlgError:
-        raise _singular("solve", x) from None
+def _solve_by_panels(x: DistributedArray, y: DistributedArray) -> DistributedArray:
+    solution = blocked.solve_by_panels(x, y)
     return relayout(solution, y.layout.resolved if any(y.layout.dims) else x.layout.resolved)
 
 
@@ -74,11 +76,27 @@ def _solve_split_vjp(g: Any, out: Any, x: Any, y: Any) -> tuple[DistributedArray
     return like(-matmul(columns, out.mT), x), like(columns, y)
 
 
+@in_numpy(np.linalg.solve, gathers=True)
+def _solve_split(x: DistributedArray, y: DistributedArray, /) -> DistributedArray:
+    solution: DistributedArray = _solve_by_panels(x, y)
+    return solution
+
+
+_solve_by_panels.vjp(joint=_solve_split_vjp)
 _solve_split.vjp(joint=_solve_split_vjp)
 
 
 def _singular(name: str, x: DistributedArray) -> LinAlgError:
     return error(LinAlgError, f"linalg.{name}", "Singular matrix", operands={"x": x.type})
+
+
+@contextmanager
+def _named_singular(name: str, x: DistributedArray) -> Iterator[None]:
+    """Name the function and the matrix in the error of a singular one."""
+    try:
+        yield
+    except np.linalg.LinAlgError:
+        raise _singular(name, x) from None
 
 
 @public_of("linalg")
@@ -105,7 +123,8 @@ def solve(x: Any, y: Any) -> DistributedArray:
         raise error(ShapeError, "linalg.solve", problem, operands={"x": x.type, "y": y.type})
     if blocked.is_large(x) and columns.ndim == 2:
         dtype = promoted(x.dtype, y.dtype)
-        solution = _solve_split(x.astype(dtype), columns.astype(dtype))
+        with _named_singular("solve", x):
+            solution = _solve_split(x.astype(dtype), columns.astype(dtype))
     else:
         solution = solve_of_whole(settled(x), columns)
     return squeeze(solution, -1) if is_vector else solution
@@ -119,16 +138,20 @@ def _has_split_rows(x: DistributedArray) -> bool:
 
 
 @custom_vjp
-def _inv_of_split(x: DistributedArray) -> DistributedArray:
+def _inv_by_panels(x: DistributedArray) -> DistributedArray:
     is_turned = _has_split_rows(x)
-    try:
-        inverse = blocked.invert_by_panels(x.mT if is_turned else x)
-    except LinAlgError:
-        raise _singular("inv", x) from None
+    inverse = blocked.invert_by_panels(x.mT if is_turned else x)
     return relayout(inverse.mT if is_turned else inverse, x.layout.resolved)
 
 
-_inv_of_split.vjp(lambda g, out, x: like(-matmul(matmul(out.mT, g), out.mT), x))
+@in_numpy(np.linalg.inv, gathers=True)
+def _inv_of_split(x: DistributedArray, /) -> DistributedArray:
+    inverse: DistributedArray = _inv_by_panels(x)
+    return inverse
+
+
+for _inverse in (_inv_by_panels, _inv_of_split):
+    _inverse.vjp(lambda g, out, x: like(-matmul(matmul(out.mT, g), out.mT), x))
 
 
 @public_of("linalg")
@@ -141,21 +164,36 @@ def inv(x: Any) -> DistributedArray:
     [[0.5, 0.0], [0.0, 0.25]]
     """
     (x,) = as_matrices("inv", square=True, x=x)
-    return _inv_of_split(x) if blocked.is_large(x) else inv_of_whole(settled(x))
+    if not blocked.is_large(x):
+        return inv_of_whole(settled(x))
+    with _named_singular("inv", x):
+        inverse: DistributedArray = _inv_of_split(x)
+    return inverse
 
 
 # ---------------------------------------------------------------- determinants
 
 
 @custom_vjp
-def _slogdet_of_split(x: DistributedArray) -> tuple[DistributedArray, DistributedArray]:
+def _slogdet_by_panels(x: DistributedArray) -> tuple[DistributedArray, DistributedArray]:
     """The sign of the determinant, and the logarithm of its magnitude."""
     pivots = blocked.pivots_by_panels(x.mT if _has_split_rows(x) else x)
     with np.errstate(divide="ignore"):
         return prod(sign(pivots)), sum_(log(abs_(pivots)))
 
 
-_slogdet_of_split.vjp(lambda g, out, x: like(slogdet_gradient(g, out, inv(x)), x))
+def _slogdet_in_numpy(x: np.ndarray) -> tuple[Any, ...]:
+    return tuple(np.linalg.slogdet(x))
+
+
+@in_numpy(_slogdet_in_numpy, gathers=True)
+def _slogdet_of_split(x: DistributedArray, /) -> tuple[DistributedArray, DistributedArray]:
+    sign, logarithm = _slogdet_by_panels(x)
+    return sign, logarithm
+
+
+for _slogdet in (_slogdet_by_panels, _slogdet_of_split):
+    _slogdet.vjp(lambda g, out, x: like(slogdet_gradient(g, out, inv(x)), x))
 
 
 @public_of("linalg")

@@ -119,11 +119,15 @@ class ArrayType(Immutable):
         return self.memory_order is None and self.uneven in ((), (0,))
 
     @cached_property
+    def is_on_host(self) -> bool:
+        """Whether one block of the host holds all elements, which are numbers of NumPy's."""
+        is_alone = self.mesh.device_kind == "cpu" and not self.mesh.divided
+        return is_alone and self.dtype.kind in "biufc" and not any(self.layout.reductions)
+
+    @cached_property
     def is_of_numpy(self) -> bool:
         """Whether one block of the host is NumPy's array of all elements, but for padding."""
-        mesh = self.mesh
-        is_plain = not any(self.layout.reductions) and self.dtype.kind in "biufc"
-        return mesh.device_kind == "cpu" and not mesh.divided and is_plain and self.is_in_order
+        return self.is_on_host and self.is_in_order
 
     @cached_property
     def nbytes(self) -> int:
