@@ -198,7 +198,7 @@ class PlanBlocks:
 def _filled(
     fills: Sequence[tuple[tuple[Any, ...], Any]], shape: tuple[int, ...] | None, x: Block
 ) -> Block:
-    x = x.copy()
+    x = x.copy(order="K")  # a transposed block stays so, for the library that multiplies it
     for index, value in fills:
         x[index] = value
     return x if shape is None else x.reshape(shape)
