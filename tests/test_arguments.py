@@ -278,7 +278,7 @@ def test_signatures_of_ops_say_what_they_return(name: str) -> None:
 @pytest.mark.parametrize("name", OF_OPS)
 def test_what_the_engine_injects_is_no_argument(name: str) -> None:
     function, args, kwargs = CALLS[name]()
-    for injected in INJECTED:
+    for injected in {*INJECTED} - {*function.declaration.extended}:
         assert injected not in inspect.signature(function).parameters
         with pytest.raises(ArgumentError, match=f"no argument '{injected}'"):
             function(*args, **kwargs, **{injected: None})
@@ -287,12 +287,13 @@ def test_what_the_engine_injects_is_no_argument(name: str) -> None:
 def test_signatures_are_as_calls_are_written() -> None:
     axis = "axis: int | collections.abc.Sequence[int] | None = None"
     signature = str(inspect.signature(gdt.max))
-    assert signature.startswith(f"(x, {axis}, keepdims: bool = False, where: Any = True, initial: ")
+    out = "out: gdt.array.array.DistributedArray | None = None"
+    assert signature.startswith(f"(x, {axis}, {out}, keepdims: bool = False, initial: ")
     assert f"max{signature}" in pydoc.plain(pydoc.render_doc(gdt.max))
 
 
 def test_methods_of_arrays_show_the_signatures_of_their_functions() -> None:
-    for name in ("sum", "max", "astype", "cumsum", "clip", "take", "std"):
+    for name in ("sum", "max", "cumsum", "clip", "take", "std"):
         own, public = (inspect.signature(getattr(o, name)) for o in (gdt.DistributedArray, gdt))
         assert [*own.parameters.values()][1:] == [*public.parameters.values()][1:]
         assert own.return_annotation == public.return_annotation

@@ -28,7 +28,9 @@ x = gdt.ones((2, 3))
 
 assert_type(x, DistributedArray)
 assert_type(gdt.sum(x), DistributedArray)
-assert_type(gdt.sum(x, 0, True), DistributedArray)
+assert_type(gdt.sum(x, 0, None, x, True), DistributedArray)
+assert_type(gdt.exp(x, out=x, where=x > 0), DistributedArray)
+assert_type(gdt.power(x, 2, x), DistributedArray)
 assert_type(gdt.add(x, 1.5), DistributedArray)
 assert_type(gdt.exp(x), DistributedArray)
 assert_type(gdt.tril(x, k=1), DistributedArray)
@@ -50,9 +52,9 @@ gdt.sum()  # error: call-arg
 gdt.sum(x, axis="rows")  # error: arg-type
 gdt.sum(x, keepdims=None)  # error: arg-type
 gdt.add(x)  # error: call-arg
-gdt.add(x, x, x)  # error: call-arg
+gdt.add(x, x, x, x)  # error: call-arg
 gdt.exp(x, base=2)  # error: call-arg
-gdt.exp(x, out=x)  # error: call-arg
+gdt.tril(x, out=x)  # error: call-arg
 gdt.power(x, 2, out=np.ones(3))  # error: arg-type
 gdt.tril(x, k=1.5)  # error: arg-type
 gdt.tril(x, shards=x)  # error: arg-type

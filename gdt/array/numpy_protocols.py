@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from gdt.array.output import into, of_the_host
 from gdt.array.registry import ALIASES
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, error
 from gdt.settings import allows_fetches
-from gdt.sharding.dtypes import castable
 
 Functions = Mapping[str, Callable[..., Any]]
 Options = dict[str, Any]
@@ -58,10 +58,8 @@ def call_ufunc(
         return _combine_at(functions, name, full_name, inputs)
     options["axis"] = kwargs.get("axis", 0)  # of a reduction; None says all axes
     result = _RUNS[method](functions, ufunc, name, inputs, options)
-    if out is None:
-        return result
     where = kwargs.get("where", True) if method == "__call__" else True
-    return _written(functions, full_name, out, result, where)
+    return into(out, full_name, result, where=where, casting=kwargs.get("casting", "same_kind"))
 
 
 OUTSIDE = ("divmod",)  # ufuncs that gdt has as functions of ops
@@ -78,16 +76,49 @@ NOTHING = {("where", True), ("casting", "same_kind"), ("order", "K"), ("subok", 
 def _run_call(
     functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
 ) -> Any:
-    """Call the function on operands cast to `dtype`; where the mask is false, anything may be."""
+    """Call the function on operands cast to what `dtype` asks for; where the mask is false,
+    anything may be."""
     del options["axis"]
     dtype, where = options.pop("dtype", None), options.pop("where", True)
+    casting = options.pop("casting", "same_kind")
+    if options.pop("order", "K") not in ("K", "A", "C", "F"):  # gdt chooses the order in memory
+        raise error(ArgumentError, f"numpy.{ufunc.__name__}", "order is none of K, A, C and F")
     _refuse(f"numpy.{ufunc.__name__}", options)
-    if dtype is not None:
-        inputs = [functions["astype"](x, dtype) for x in inputs]
+    if dtype is not None or casting != "same_kind":
+        inputs = _cast(functions, ufunc, inputs, dtype, casting)
     if where is True:
         return functions[name](*inputs)
     with np.errstate(all="ignore"):  # elements that the mask leaves out are computed as well
         return functions[name](*inputs)
+
+
+def _cast(
+    functions: Functions, ufunc: np.ufunc, inputs: Sequence[Any], dtype: Any, casting: Any
+) -> Sequence[Any]:
+    """The operands in the dtypes from which the ufunc computes `dtype`, if it is given.
+
+    Raises DtypeError where there are none, or `casting` forbids a cast.
+    """
+    operands = [x if hasattr(x, "dtype") or type(x) in WEAK else np.asarray(x) for x in inputs]
+    dtypes = [type(x) if type(x) in WEAK else x.dtype for x in operands]
+    asked: dict[str, Any] = {}
+    if dtype is not None:
+        asked["signature"] = (*[None] * ufunc.nin, *[np.dtype(dtype)] * ufunc.nout)
+    try:
+        types = (*dtypes, *[None] * ufunc.nout)
+        resolved = ufunc.resolve_dtypes(types, casting=casting, **asked)
+    except TypeError as cause:
+        raise error(DtypeError, f"numpy.{ufunc.__name__}", str(cause)) from None
+    if dtype is None:
+        return inputs
+    return [
+        np.asarray(x).astype(d) if isinstance(x, np.ndarray | np.generic) or type(x) in WEAK
+        else functions["astype"](x, d)
+        for x, d in zip(operands, resolved, strict=False)
+    ]  # fmt: skip
+
+
+WEAK = (int, float, complex)
 
 
 def _run_reduce(
@@ -98,7 +129,11 @@ def _run_reduce(
     axis, x = options.pop("axis"), inputs[0]
     keepdims = options.pop("keepdims", False)
     _refuse(f"numpy.{ufunc.__name__}.reduce", options)
-    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    try:
+        ufunc.reduce(np.ones((1,) * x.ndim, x.dtype), axis=axes)  # may several axes be reduced?
+    except ValueError as cause:
+        raise error(ArgumentError, f"numpy.{ufunc.__name__}.reduce", str(cause)) from None
     for a in sorted((a % x.ndim for a in axes), reverse=True):
         x = functions["ufunc_reduce"](x, ufunc=ufunc.__name__, axis=a, keepdims=keepdims)
     return x
@@ -144,39 +179,10 @@ def _combine_at(functions: Functions, name: str, full_name: str, inputs: Sequenc
     """`x` with values combined at indices, in its place."""
     x, index, *values = inputs
     if isinstance(x, np.ndarray):
-        raise _of_the_host(full_name)
+        raise of_the_host(full_name, x)
     if name not in AT_NAMES or not values:
         raise _lacking(functions, full_name)
     x[...] = functions["update_at"](x, values[0], index, how=AT_NAMES[name])
-
-
-def _written(functions: Functions, full_name: str, out: Any, result: Any, where: Any = True) -> Any:
-    """Write the result into the distributed array `out`, or the results into several of them;
-    only where the mask `where` is true."""
-    if isinstance(out, tuple) and len(out) > 1:
-        each = zip(out, result, strict=True)
-        return tuple(
-            r if o is None else _written(functions, full_name, o, r, where) for o, r in each
-        )
-    target = out[0] if isinstance(out, tuple) else out
-    if isinstance(target, np.ndarray):
-        raise _of_the_host(full_name)
-    if not castable(result.dtype, target.dtype, "same_kind"):
-        problem = f"a result of {result.dtype} cannot be written as {target.dtype}"
-        raise error(DtypeError, full_name, problem, operands={"out": target.type})
-    if where is not True:
-        result = functions["where"](where, functions["astype"](result, target.dtype), target)
-    if target.shape != result.shape:
-        problem = f"out has shape {list(target.shape)}, the result {list(result.shape)}"
-        raise error(ShapeError, full_name, problem, operands={"out": target.type})
-    target[...] = result
-    return target
-
-
-def _of_the_host(full_name: str) -> DtypeError:
-    """The error of values that would go to an array of the host."""
-    problem = "a distributed array is not written into an array of the host"
-    return error(DtypeError, full_name, problem, remedy="Use x.numpy() to compute on the host.")
 
 
 def _refuse(full_name: str, options: Mapping[str, Any]) -> None:
@@ -218,8 +224,6 @@ def call_function(
         name = f"{function.__module__.removeprefix('numpy.')}.{name}"
     is_known = function.__module__ == "numpy" or function.__module__ in CHAPTERS
     own = functions.get(ALIASES.get(name, name.rstrip("_"))) if is_known else None
-    if function is np.where and len(args) == 1:
-        own = functions.get("nonzero", function._implementation)  # type: ignore[attr-defined]
     holds_none = function is np.broadcast_arrays and any(a is None for a in args)
     if holds_none or (own is None and allows_fetches()):
         return function._implementation(*args, **kwargs)  # type: ignore[attr-defined]  # NEP 18
@@ -228,7 +232,7 @@ def call_function(
     args, kwargs = _without_defaults(function, args, kwargs)
     out = kwargs.pop("out", None) if "out" in kwargs else None
     result = own(*args, **kwargs)
-    return result if out is None else _written(functions, f"numpy.{name}", out, result)
+    return into(out, f"numpy.{name}", result)
 
 
 def _without_defaults(

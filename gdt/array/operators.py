@@ -54,28 +54,6 @@ def _reflected(name: str) -> Callable[[A, object], A]:
     return method
 
 
-def _numpy_method(name: str) -> Method:
-    """Make a method that calls the public function `name`.
-
-    NumPy's function of that name calls this method, with `out=None` and `dtype=None` where its
-    caller passes neither.
-    """
-
-    def method(self: Any, *args: Any, **static: Any) -> Any:
-        static = {k: v for k, v in static.items() if k not in ("out", "dtype") or v is not None}
-        if "out" in static:
-            raise error(
-                DtypeError,
-                name,
-                "results are new arrays, so `out` is None",
-                operands={"x": self.type},
-                remedy=f"Write out = x.{name}(...).",
-            )
-        return FUNCTIONS[name](self, *args, **static)
-
-    return _named(method, name)
-
-
 def _operator(name: str) -> Callable[[A, object], A]:
     def method(self: Any, other: object) -> Any:
         cls = type(other)
@@ -175,21 +153,33 @@ class ArrayMethods:
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__: Method  # `getitem` itself, which `gdt.ops.indexing` puts here
 
-    astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
+    squeeze, conj, take = (_forward(n) for n in ("squeeze", "conj", "take"))
     conjugate, dot, repeat, view = conj, _forward("dot"), _forward("repeat"), _forward("view")
     argsort, argpartition = _forward("argsort"), _forward("argpartition")
     nonzero, choose, searchsorted = (_forward(n) for n in ("nonzero", "choose", "searchsorted"))
-    swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")
-    sum, mean, prod, max, min = (_numpy_method(n) for n in ("sum", "mean", "prod", "max", "min"))
-    any, all, argmax, argmin = (_numpy_method(n) for n in ("any", "all", "argmax", "argmin"))
-    std, var, cumsum, cumprod = (_numpy_method(n) for n in ("std", "var", "cumsum", "cumprod"))
-    round, clip = _numpy_method("round"), _numpy_method("clip")
+    swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _forward("trace")
+    sum, mean, prod, max, min = (_forward(n) for n in ("sum", "mean", "prod", "max", "min"))
+    any, all, argmax, argmin = (_forward(n) for n in ("any", "all", "argmax", "argmin"))
+    std, var, cumsum, cumprod = (_forward(n) for n in ("std", "var", "cumsum", "cumprod"))
+    round, clip = _forward("round"), _forward("clip")
 
     @checked
     def reshape(self, *shape: Any, **options: Any) -> Self:
         """See `gdt.reshape`; the sizes may be given one by one. options: its `order` and `copy`."""
         sizes = shape[0] if len(shape) == 1 else shape
         out: Self = UNCHECKED["reshape"](self, sizes, **options)
+        return out
+
+    @checked
+    def astype(
+        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,
+        copy: bool = True, *, device: Any = None,
+    ) -> Self:  # fmt: skip
+        """See `gdt.astype`. order, subok: accepted for NumPy's sake."""
+        options: dict[str, Any] = {} if casting == "unsafe" else {"casting": casting}
+        if device is not None:
+            options["device"] = device
+        out: Self = FUNCTIONS["astype"](self, dtype, copy=copy, **options)
         return out
 
     @checked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,11 @@ class Declaration:
     engine fills in, of `INJECTED`. linear: groups of operands in which the op is linear together.
     donated: positions of operands whose memory the outputs may take; output i takes the place of
     donated operand i. scratch: the position of an operand that the op may use up, or -1. views:
-    names of the operands whose memory the outputs may share. extended: the parameters that
-    `extension` takes in the place of the body, a function of ops, with their defaults. The other
-    fields are the options of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
+    names of the operands whose memory the outputs may share. positions: the parameters that follow
+    the operands in a call. extended: those of them that `extension` takes in the place of the body,
+    a function of ops, with their defaults; of these, `out` is an array that the result is written
+    into. The other fields are the options of `gdt.engine.op.op`, and what `Op.kernel` and
+    `Op.specialize` add.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Declaration:
     kernel: Callable[..., Any] | None = None
     has_library: bool = False
     specialization: Callable[..., Any] | None = None
+    positions: tuple[str, ...] = ()
     extended: Mapping[str, Any] = field(default_factory=dict)
     extension: Callable[..., Any] | None = None
 
@@ -148,7 +151,8 @@ def declaration_of(
     named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
     names = {n.strip() for n in extended.split(",")}
     others = {p.name: p.default for p in named if p.name in names}
-    statics = [p for p in named if _is_passed(p) and p.name not in others]
+    passed = [p for p in named if _is_passed(p, names)]
+    statics = [p for p in passed if p.name not in others]
     return Declaration(
         name=body.__name__.strip("_"),
         body=body,
@@ -157,7 +161,9 @@ def declaration_of(
         variadic=any(p.kind is kinds.VAR_POSITIONAL for p in parameters),
         statics=tuple(p.name for p in statics),
         required=frozenset(p.name for p in statics if p.default is p.empty),
-        injected=frozenset(p.name for p in named if p.name in INJECTED),
+        injected=frozenset(
+            p.name for p in named if p.name in INJECTED and _takes_memory(p, others)
+        ),
         linear=tuple(
             tuple(n.strip() for n in part.split("+")) for part in linear.split(",") if part.strip()
         ),
@@ -172,6 +178,7 @@ def declaration_of(
         views=frozenset(view.split()),
         computes=computes and not view,
         rounded=tuple((rounded or donate.replace(",", " ")).split()),
+        positions=tuple(p.name for p in passed),
         extended=others,
     )
 
@@ -188,13 +195,16 @@ def _check_rule(rule: str, whole: Sequence[str]) -> None:
 
 
 def signature_of(
-    body: Callable[..., Any], returns: object, takes_namespace: bool = True
+    body: Callable[..., Any],
+    returns: object,
+    takes_namespace: bool = True,
+    extended: Collection[str] = (),
 ) -> inspect.Signature:
     """The signature of calls of the op with this body: its operands and statics, which are given by
     position or by name; and what a call returns."""
     parameters = list(inspect.signature(body, eval_str=True).parameters.values())[takes_namespace:]
     operands = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
-    statics = [p for p in parameters if p not in operands and _is_passed(p)]
+    statics = [p for p in parameters if p not in operands and _is_passed(p, extended)]
     is_variadic = any(p.kind is p.VAR_POSITIONAL for p in operands)
     kinds = inspect.Parameter
     kind = kinds.KEYWORD_ONLY if is_variadic else kinds.POSITIONAL_OR_KEYWORD
@@ -221,9 +231,16 @@ def asked_dtype(static: Mapping[str, Any]) -> Dtype | None:
         return None
 
 
-def _is_passed(parameter: inspect.Parameter) -> bool:
+def _is_passed(parameter: inspect.Parameter, extended: Collection[str]) -> bool:
     """Whether calls of an op may pass this parameter of its body."""
-    return parameter.name not in INJECTED and parameter.default is not FROM_ENGINE
+    is_injected = parameter.name in INJECTED and parameter.name not in extended
+    return not is_injected and parameter.default is not FROM_ENGINE
+
+
+def _takes_memory(parameter: inspect.Parameter, extended: Collection[str]) -> bool:
+    """Whether the engine fills in a parameter, of those that it knows: an `out` that calls may pass
+    goes to the body as well if its annotation says so."""
+    return parameter.name not in extended or "Memory" in str(parameter.annotation)
 
 
 def _parts_add_up(part: frozenset[int], types: Sequence[ArrayType | None]) -> bool:

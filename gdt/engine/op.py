@@ -41,6 +41,7 @@ from gdt.array.operands import (
     has_unplaced,
     hashable_statics,
 )
+from gdt.array.output import into
 from gdt.array.registry import FUNCTIONS, register
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES, origins_of
@@ -76,8 +77,7 @@ class CallSignature:
     def __get__(self, instance: Any, owner: type) -> inspect.Signature:
         if instance is None:
             raise AttributeError("__signature__")  # the class has that of its constructor
-        body, returns = instance.declaration.body, instance.returns
-        signature = signature_of(body, returns, instance.takes_namespace)
+        signature: inspect.Signature = instance.signature()
         instance.__signature__ = signature
         return signature
 
@@ -106,6 +106,11 @@ class Op(Differentiable, Generic[P, R_co]):
         self.count = sys.maxsize if variadic else len(self.declaration.operands)  # of operands
         self.plans: Cache[Plan] = Cache(PLAN_BYTES)
         self.alternative_plan: Callable[..., Plan | None] | None = None
+
+    def signature(self) -> inspect.Signature:
+        """The signature of calls."""
+        declared = self.declaration
+        return signature_of(declared.body, self.returns, self.takes_namespace, declared.extended)
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -315,13 +320,12 @@ class Op(Differentiable, Generic[P, R_co]):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Statics that were given by position, by name."""
         rest = args[self.count :]
-        if len(rest) == 1 and self.declaration.statics and not static:  # as most calls are
-            return args[: self.count], {self.declaration.statics[0]: rest[0]}
-        if len(rest) > len(self.declaration.statics) or static.keys() & set(
-            self.declaration.statics[: len(rest)]
-        ):
+        names = self.declaration.positions
+        if len(rest) == 1 and names and not static:  # as most calls are
+            return args[: self.count], {names[0]: rest[0]}
+        if len(rest) > len(names) or static.keys() & set(names[: len(rest)]):
             return self.bind_arguments(args, static)
-        return args[: self.count], dict(zip(self.declaration.statics, rest, strict=False)) | static
+        return args[: self.count], dict(zip(names, rest, strict=False)) | static
 
     def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
         """Whether operands are given by position, statics by name, one operand is an array, and no
@@ -369,11 +373,10 @@ class Op(Differentiable, Generic[P, R_co]):
         """Bring arguments to the form that a key needs, and call again."""
         defaults = self.declaration.extended
         extended = defaults.keys() & static.keys()
-        if extended and self.declaration.extension is not None:
+        if extended:
             left = {k: v for k, v in static.items() if k not in extended}
-            if all(static[k] is defaults[k] for k in extended):
-                return self._call(*args, **left)
-            return self.declaration.extension(*args, **static)
+            options = {k: static[k] for k in extended if static[k] is not defaults[k]}
+            return self._extended(args, left, options)
         if not self.declaration.variadic:
             if static or len(args) != self.count:
                 args, static = self.bind_arguments(args, static)
@@ -387,6 +390,14 @@ class Op(Differentiable, Generic[P, R_co]):
             )
         static = hashable_statics(self.name, static)
         return self._call(*converted(self.name, args, self.declaration.operand_name), **static)
+
+    def _extended(
+        self, args: tuple[Any, ...], static: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """A call that passes what the body does not take."""
+        out = options.pop("out", None)
+        run = (self.declaration.extension if options else None) or self._call
+        return into(out, self.name, run(*args, **static, **options))
 
     def plan_of_call(self, args: Sequence[Any], static: Mapping[str, Any]) -> Plan:
         """The plan of a call that has been made, from what an observer was told of it."""
@@ -402,7 +413,7 @@ class Op(Differentiable, Generic[P, R_co]):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Operands by position, statics by name."""
         return bind_arguments(
-            self.name, self.declaration.operands, self.declaration.statics, args, static
+            self.name, self.declaration.operands, self.declaration.positions, args, static
         )
 
     # ---- planning
@@ -462,7 +473,8 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
     rounded: for each output the operand with which it shares the dtype where that is bfloat16, `-`
         for one that stays float32. If not said, outputs are rounded where all operands of
         floating-point numbers are bfloat16, or `dtype=` asks for it.
-    extended: parameters of the body that it never gets: `Op.extend` says what takes them.
+    extended: parameters of the body that it never gets: `Op.extend` says what takes them, but for
+        `out`, an array that the result is written into.
     prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
     them.
     """

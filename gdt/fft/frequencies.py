@@ -43,8 +43,8 @@ def _frequencies(
 def fftfreq(
     n: int,
     d: float = 1.0,
-    dtype: Any = None,
     *,
+    dtype: Any = None,
     layout: Layout | None = None,
     device: Mesh | None = None,
 ) -> DistributedArray:
@@ -65,8 +65,8 @@ def fftfreq(
 def rfftfreq(
     n: int,
     d: float = 1.0,
-    dtype: Any = None,
     *,
+    dtype: Any = None,
     layout: Layout | None = None,
     device: Mesh | None = None,
 ) -> DistributedArray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.fft.chirp import irfft_by_chirp, rfft_by_chirp
@@ -107,7 +108,14 @@ def _complex(
 
 
 @public_of("fft")
-def fft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+@writes_out
+def fft(
+    x: Any,
+    n: int | None = None,
+    axis: int = -1,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The discrete Fourier transform along an axis: out[k] is the sum of x[j] exp(-2 pi i j k / n).
 
     n: the length of the transform; `x` is cut, or padded with zeros. norm: `"backward"` (None)
@@ -126,7 +134,14 @@ def fft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dist
 
 
 @public_of("fft")
-def ifft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+@writes_out
+def ifft(
+    x: Any,
+    n: int | None = None,
+    axis: int = -1,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The inverse of `gdt.fft.fft`, whose arguments, dtypes, layouts and errors it has.
 
     >>> gdt.fft.ifft([4.0, 0.0, 0.0, 0.0]).tolist()
@@ -136,7 +151,14 @@ def ifft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
 
 
 @public_of("fft")
-def fft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+@writes_out
+def fft2(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """`gdt.fft.fftn` along two axes, by default the last ones.
 
     >>> gdt.fft.fft2([[1.0, 0.0], [0.0, 0.0]]).tolist()
@@ -146,7 +168,14 @@ def fft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> D
 
 
 @public_of("fft")
-def ifft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+@writes_out
+def ifft2(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """`gdt.fft.ifftn` along two axes, by default the last ones.
 
     >>> gdt.fft.ifft2([[4.0, 0.0], [0.0, 0.0]]).tolist()
@@ -156,7 +185,14 @@ def ifft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> 
 
 
 @public_of("fft")
-def fftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+@writes_out
+def fftn(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The discrete Fourier transform along several axes.
 
     s: the length of the transform along each axis; -1 leaves it. axes: all of them if None, or the
@@ -172,7 +208,14 @@ def fftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> Distr
 
 
 @public_of("fft")
-def ifftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+@writes_out
+def ifftn(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The inverse of `gdt.fft.fftn`, whose arguments, dtypes, layouts and errors it has.
 
     >>> gdt.fft.ifftn([[4.0, 0.0], [0.0, 0.0]]).tolist()
@@ -257,7 +300,14 @@ def _between(x: DistributedArray, axis: int, start: int, stop: int) -> Distribut
 
 
 @public_of("fft")
-def rfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+@writes_out
+def rfft(
+    x: Any,
+    n: int | None = None,
+    axis: int = -1,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The elements 0 to n // 2 of `gdt.fft.fft` of real numbers; the others are their conjugates.
 
     Arguments, dtypes, layouts and errors are those of `gdt.fft.fft`; raises DtypeError for complex
@@ -270,7 +320,14 @@ def rfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
 
 
 @public_of("fft")
-def irfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+@writes_out
+def irfft(
+    x: Any,
+    n: int | None = None,
+    axis: int = -1,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The inverse of `gdt.fft.rfft`: `n` real numbers; if None, 2 * (elements of the axis - 1).
 
     Norm, layouts and errors are those of `gdt.fft.fft`; the result is float32 for complex64, and
@@ -283,7 +340,14 @@ def irfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Di
 
 
 @public_of("fft")
-def rfft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+@writes_out
+def rfft2(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """`gdt.fft.rfftn` along two axes, by default the last ones.
 
     >>> gdt.fft.rfft2([[1.0, 0.0], [0.0, 0.0]]).tolist()
@@ -293,7 +357,14 @@ def rfft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> 
 
 
 @public_of("fft")
-def irfft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+@writes_out
+def irfft2(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """`gdt.fft.irfftn` along two axes, by default the last ones.
 
     >>> gdt.fft.irfft2([[1.0, 1.0], [1.0, 1.0]]).tolist()
@@ -303,7 +374,14 @@ def irfft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) ->
 
 
 @public_of("fft")
-def rfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+@writes_out
+def rfftn(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The transform of real numbers along several axes: `rfft` along the last one, `fft` along the
     others.
 
@@ -316,7 +394,14 @@ def rfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> Dist
 
 
 @public_of("fft")
-def irfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+@writes_out
+def irfftn(
+    x: Any,
+    s: Sizes = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The inverse of `gdt.fft.rfftn`: real numbers, of the lengths `s` along the axes; the last one
     is 2 * (elements of the axis - 1) if `s` is None.
 
@@ -327,7 +412,14 @@ def irfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> Dis
 
 
 @public_of("fft")
-def hfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+@writes_out
+def hfft(
+    x: Any,
+    n: int | None = None,
+    axis: int = -1,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The transform, which is real, of a signal whose elements 0 to n // 2 are `x` and whose others
     are their conjugates.
 
@@ -343,7 +435,14 @@ def hfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
 
 
 @public_of("fft")
-def ihfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+@writes_out
+def ihfft(
+    x: Any,
+    n: int | None = None,
+    axis: int = -1,
+    norm: Norm = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """The inverse of `gdt.fft.hfft`, of real numbers; the result has n // 2 + 1 elements.
 
     >>> gdt.fft.ihfft([4.0, 0.0, 0.0, 0.0]).tolist()

@@ -46,7 +46,7 @@ def vecdot(x: Any, w: Any, axis: int = -1) -> DistributedArray:
     >>> gdt.linalg.vecdot([1.0, 2.0], [3.0, 4.0]).tolist()
     11.0
     """
-    return vectors.vecdot(x, w, axis)
+    return vectors.vecdot(x, w, axis=axis)
 
 
 @public_of("linalg")
@@ -56,7 +56,7 @@ def cross(x: Any, w: Any, axis: int = -1) -> DistributedArray:
     >>> gdt.linalg.cross([1, 0, 0], [0, 1, 0]).tolist()
     [0, 0, 1]
     """
-    return vectors.cross(x, w, axis)
+    return vectors.cross(x, w, axis=axis)
 
 
 @public_of("linalg")

@@ -69,6 +69,7 @@ from gdt.ops.sets import *
 from gdt.ops.shapes import *
 from gdt.ops.shards import *
 from gdt.ops.sorting import *
+from gdt.ops.spaced import *
 from gdt.ops.statistics import *
 from gdt.ops.taking import *
 from gdt.ops.window_functions import *

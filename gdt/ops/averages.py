@@ -10,6 +10,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DivisionError, DtypeError, ShapeError, error
 from gdt.ops.assembling import with_rank
@@ -46,7 +47,10 @@ __all__ = [
 
 
 @public
-def ptp(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+@writes_out
+def ptp(
+    x: Any, axis: Axis = None, out: DistributedArray | None = None, keepdims: bool = False
+) -> DistributedArray:
     """The largest minus the smallest element along `axis` (None: all axes).
 
     >>> gdt.ptp([[1, 5], [7, 2]], axis=1).tolist()
@@ -210,8 +214,15 @@ def _cumulative(
 
 
 @public
+@writes_out
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
+    include_initial: bool = False,
 ) -> DistributedArray:
     """Sums of the first 1, 2, 3, ... elements along `axis`, which an array of rank 1 need not name.
 
@@ -224,8 +235,15 @@ def cumulative_sum(
 
 
 @public
+@writes_out
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Any,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
+    include_initial: bool = False,
 ) -> DistributedArray:
     """Products of the first 1, 2, 3, ... elements along `axis`, which an array of rank 1 need not
     name.
@@ -273,7 +291,8 @@ def matrix_transpose(x: Any, /) -> DistributedArray:
 
 
 @public
-def matvec(x: Any, v: Any, /) -> DistributedArray:
+@writes_out
+def matvec(x: Any, v: Any, /, out: DistributedArray | None = None) -> DistributedArray:
     """Products of matrices and vectors: x: (..., m, n), v: (..., n), result: (..., m).
 
     >>> gdt.matvec([[1, 2], [3, 4]], [1, 1]).tolist()
@@ -283,7 +302,8 @@ def matvec(x: Any, v: Any, /) -> DistributedArray:
 
 
 @public
-def vecmat(v: Any, x: Any, /) -> DistributedArray:
+@writes_out
+def vecmat(v: Any, x: Any, /, out: DistributedArray | None = None) -> DistributedArray:
     """Products of conjugated vectors and matrices: v: (..., m), x: (..., m, n), result: (..., n).
 
     >>> gdt.vecmat([1, 1], [[1, 2], [3, 4]]).tolist()

@@ -8,8 +8,9 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
-from gdt.engine.op import op
+from gdt.engine.ufunc import ufunc
 from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal, greater, isinf, isnan, less, logical_and, where
 from gdt.ops.elementwise import (
@@ -96,7 +97,7 @@ logaddexp2.vjp(
 )
 
 
-@op(BINARY, computes=False)
+@ufunc(BINARY, computes=False)
 def nextafter(xp: Any, x: Block, y: Block, /) -> Block:
     """The floating-point number beside x in the direction of y. Integers give floating-point
     numbers, of the size that NumPy gives them. Raises DtypeError for complex numbers. The operands
@@ -114,7 +115,7 @@ def nextafter(xp: Any, x: Block, y: Block, /) -> Block:
 nextafter.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: zero(g, out, y))
 
 
-@op(UNARY, computes=False)
+@ufunc(UNARY, computes=False)
 def spacing(xp: Any, x: Block, /) -> Block:
     """The distance to the next number away from 0. Floating-point: integers become floats as in
     NumPy. Real; raises DtypeError for complex numbers.
@@ -172,7 +173,7 @@ fmin = _extremum(
 )  # fmt: skip
 
 
-@op("... -> ..., ...", outputs=2)
+@ufunc("... -> ..., ...", outputs=2)
 def frexp(xp: Any, x: Block, /) -> tuple[Block, Block]:
     """Mantissas in (-1, -0.5], [0.5, 1) or 0, and integer exponents: x = mantissa * 2 ** exponent.
 
@@ -186,7 +187,7 @@ def frexp(xp: Any, x: Block, /) -> tuple[Block, Block]:
 frexp.vjp(joint=lambda g, out, x: (None if g[0] is None else like(ldexp(g[0], -out[1]), x),))
 
 
-@op("... -> ..., ...", outputs=2)
+@ufunc("... -> ..., ...", outputs=2)
 def modf(xp: Any, x: Block, /) -> tuple[Block, Block]:
     """The fraction and the whole part of x, both with its sign.
 
@@ -204,7 +205,8 @@ modf.vjp(joint=lambda g, out, x: (None if g[0] is None else like(g[0], x),))
 
 
 @public
-def divmod(x: Any, y: Any) -> tuple[DistributedArray, DistributedArray]:
+@writes_out
+def divmod(x: Any, y: Any, out: Any = None) -> tuple[DistributedArray, DistributedArray]:
     """`gdt.floor_divide(x, y)` and `gdt.remainder(x, y)`.
 
     >>> [part.tolist() for part in gdt.divmod([7, -7], 3)]
@@ -214,7 +216,8 @@ def divmod(x: Any, y: Any) -> tuple[DistributedArray, DistributedArray]:
 
 
 @public
-def fix(x: Any) -> DistributedArray:
+@writes_out
+def fix(x: Any, out: DistributedArray | None = None) -> DistributedArray:
     """x without its fraction, as `gdt.trunc`.
 
     >>> gdt.fix([1.7, -1.7]).tolist()
@@ -224,7 +227,8 @@ def fix(x: Any) -> DistributedArray:
 
 
 @public
-def float_power(x: Any, y: Any) -> DistributedArray:
+@writes_out
+def float_power(x: Any, y: Any, out: DistributedArray | None = None) -> DistributedArray:
     """x to the power of y in float64, or complex128 if one of them is complex.
 
     >>> gdt.float_power([2, 4], -1).tolist()
@@ -262,7 +266,8 @@ def nan_to_num(
 
 
 @public
-def isposinf(x: Any) -> DistributedArray:
+@writes_out
+def isposinf(x: Any, out: DistributedArray | None = None) -> DistributedArray:
     """Whether x is inf; bool. Raises DtypeError for complex numbers.
 
     >>> gdt.isposinf([float("inf"), -float("inf")]).tolist()
@@ -274,7 +279,8 @@ def isposinf(x: Any) -> DistributedArray:
 
 
 @public
-def isneginf(x: Any) -> DistributedArray:
+@writes_out
+def isneginf(x: Any, out: DistributedArray | None = None) -> DistributedArray:
     """Whether x is -inf; bool. Raises DtypeError for complex numbers.
 
     >>> gdt.isneginf([float("inf"), -float("inf")]).tolist()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import public
-from gdt.engine.op import op
+from gdt.array.output import writes_out
+from gdt.array.registry import FUNCTIONS, public
+from gdt.engine.op import Op, declared, op
 from gdt.engine.plan import Memory
 from gdt.ops.choice_loop import where_loop
 from gdt.ops.elementwise import (
@@ -154,19 +155,38 @@ right_shift = binary(
 # ---------------------------------------------------------------- choice
 
 
-@op(TERNARY, linear="x + y")
-def where(xp: Any, condition: Block, x: Block, y: Block, /) -> Block:
-    """x where the condition is true (not 0), else y.
+class Where(Op[[Any, Any, Any], DistributedArray]):
+    """The op `where`, which of a condition alone gives its places."""
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def __call__(self, condition: Any, /) -> tuple[DistributedArray, ...]: ...
+        @overload
+        def __call__(self, condition: Any, x: Any, y: Any, /) -> DistributedArray: ...
+        def __call__(self, *args: Any) -> Any: ...
+
+    def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
+        if len(args) + len(static) == 1 and static.keys() <= {"condition"}:
+            return FUNCTIONS["nonzero"](*args, *static.values())
+        return super()._convert(args, static)
+
+
+def _where(xp: Any, condition: Block, x: Block, y: Block, /) -> Block:
+    """x where the condition is true (not 0), else y; of a condition alone `gdt.nonzero`.
 
     The three operands broadcast; raises ShapeError if their shapes do not. The dtypes of x and y
     promote as in NumPy. No gradient flows to the condition.
 
     >>> gdt.where([True, False], [1.0, 2.0], 0).tolist()
     [1.0, 0.0]
+    >>> [places.tolist() for places in gdt.where([True, False, True])]
+    [[0, 2]]
     """
     return xp.where(condition, x, y)
 
 
+where = declared(Where(_where, TERNARY, linear="x + y"))
 where.specialize(where_loop)
 where.vjp(
     None,
@@ -241,7 +261,10 @@ clip_between.vjp(
 
 
 @public
-def clip(x: Any, min: Any = None, max: Any = None) -> DistributedArray:
+@writes_out
+def clip(
+    x: Any, min: Any = None, max: Any = None, out: DistributedArray | None = None
+) -> DistributedArray:
     """x limited to [min, max]; a bound is an array, a number, or None for no bound.
 
     Where the bounds cross, the result is `max`. NaN stays NaN. The gradient where x equals a

@@ -20,6 +20,7 @@ from gdt.array.registry import FUNCTIONS, public
 from gdt.array.views import show, view_step
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
+from gdt.engine.ufunc import Binary, Unary, ufunc
 from gdt.errors import DtypeError, error
 from gdt.ops.movement import alias
 from gdt.ops.reductions import unbroadcast
@@ -49,9 +50,6 @@ __all__ = [
 
 
 Block = Any
-
-Unary = Op[[Any], DistributedArray]
-Binary = Op[[Any, Any], DistributedArray]
 
 UNARY, BINARY, TERNARY = "... -> ...", "..., ... -> ...", "..., ..., ... -> ..."
 
@@ -99,7 +97,8 @@ def unary(
 
     body.__dict__["ufunc"] = function
     own_body = body if of is _itself else body_of
-    return declare(own_body, name, documented(summary, facts, calls), rule, linear)
+    declared: Unary = declare(own_body, name, documented(summary, facts, calls), rule, linear)
+    return declared
 
 
 def binary(
@@ -126,15 +125,14 @@ def binary(
 
     body.__dict__["ufunc"] = name
     own_body = body if of is _itself else body_of
-    return declare(own_body, name, documented(summary, facts, calls), rule, linear)
+    declared: Binary = declare(own_body, name, documented(summary, facts, calls), rule, linear)
+    return declared
 
 
-def declare(
-    body: Callable[..., Any], name: str, doc: str, rule: Any, linear: str
-) -> Op[..., DistributedArray]:
-    """Declare an op of this body under another name than the body's, with this docstring."""
+def declare(body: Any, name: str, doc: str, rule: Any, linear: str) -> Any:
+    """Declare a ufunc of this body under another name than the body's, with this docstring."""
     body.__name__, body.__doc__, body.__module__ = name, doc, __name__
-    return op(rule, linear=linear)(body)
+    return ufunc(rule, linear=linear)(body)
 
 
 def like(g: DistributedArray, x: DistributedArray) -> DistributedArray:
@@ -206,16 +204,22 @@ widen.vjp(_cast_vjp)
 
 @public
 def astype(
-    x: Any, dtype: Any, copy: bool = True, *, device: Mesh | None = None
+    x: Any,
+    dtype: Any,
+    *,
+    copy: bool = True,
+    casting: str = "unsafe",
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """The values as `dtype`, cast as NumPy does it.
 
     copy: False returns `x` itself if it has that dtype. True returns another array, which then has
         the same memory until one of them is written to.
+    casting: which casts are allowed; see `gdt.can_cast`.
     device: the mesh of the result, if it is another one than that of `x`.
 
-    Raises DtypeError for a dtype that is no number. A partial sum of floating-point numbers stays
-    partial if the dtype is wider.
+    Raises DtypeError for a dtype that is no number, and for a cast that `casting` forbids. A
+    partial sum of floating-point numbers stays partial if the dtype is wider.
 
     >>> gdt.astype(gdt.asarray([1.5, -1.5]), "int8").tolist()
     [1, -1]
@@ -226,6 +230,9 @@ def astype(
         x = x.to_device(device)
     find = _known_cast if type(dtype) in (type, str) else _cast  # types and their names, mostly
     run, target = find(x.type.dtype, dtype)
+    if casting != "unsafe" and not castable(x.type.dtype, target, casting):
+        problem = f"{x.dtype} is not cast to {target} under the rule {casting!r}"
+        raise error(DtypeError, "astype", problem, operands={"x": x.type})
     if run is None:
         return alias(x) if copy else x
     return run(x, dtype=target)

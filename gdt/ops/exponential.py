@@ -7,6 +7,7 @@ from typing import Any
 
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
+from gdt.engine.ufunc import ufunc
 from gdt.ops.elementwise import (
     BINARY,
     FLOATING,
@@ -54,7 +55,7 @@ exp = unary("exp", "Exponential: e to the power of x.", ("exp([0.0, 1.0])", [1.0
 exp.vjp(lambda g, out, x: g * out)
 
 
-@op(UNARY)
+@ufunc(UNARY)
 def expm1(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """exp(x) - 1, accurate near 0.
 
@@ -139,7 +140,7 @@ atan = unary(
 atan.vjp(lambda g, out, x: g / (1 + square(x)))
 
 
-@op(BINARY)
+@ufunc(BINARY)
 def atan2(xp: Any, y: Block, x: Block, /, *, out: Memory | None = None) -> Block:
     """Angle of the point (x, y), in radians in [-pi, pi]. The first operand is y.
 

@@ -41,22 +41,23 @@ Block = Any
     reduction_rule,
     reduce="max",
     prepare=prepare_reduction("max", nonempty=True),
-    extended="where, initial",
+    extended="out, initial, where",
 )
 def max_(
     xp: Any,
     x: Block,
     /,
     axis: Axis = None,
+    out: DistributedArray | None = None,
     keepdims: bool = False,
-    *,
-    where: Any = True,
     initial: Any = None,
+    where: Any = True,
 ) -> Block:
     """Largest element along `axis` (None: all axes); NaN if one of them is NaN.
 
-    keepdims: whether the reduced axes stay, with length 1. The dtype is that of `x`.
-    where: a mask of the elements that count; with `initial`, a number that counts as well.
+    The dtype is that of `x`. out: an array that the result is written into. keepdims: whether the
+    reduced axes stay, with length 1. where: a mask of the elements that count; with `initial`, a
+    number that counts as well.
     Equal largest elements share the gradient evenly, as in JAX. Raises AxisError for an axis that
     `x` does not have, ShapeError where there is no
     element.
@@ -71,22 +72,23 @@ def max_(
     reduction_rule,
     reduce="min",
     prepare=prepare_reduction("min", nonempty=True),
-    extended="where, initial",
+    extended="out, initial, where",
 )
 def min_(
     xp: Any,
     x: Block,
     /,
     axis: Axis = None,
+    out: DistributedArray | None = None,
     keepdims: bool = False,
-    *,
-    where: Any = True,
     initial: Any = None,
+    where: Any = True,
 ) -> Block:
     """Smallest element along `axis` (None: all axes); NaN if one of them is NaN.
 
-    keepdims: whether the reduced axes stay, with length 1. The dtype is that of `x`.
-    where: a mask of the elements that count; with `initial`, a number that counts as well.
+    The dtype is that of `x`. out: an array that the result is written into. keepdims: whether the
+    reduced axes stay, with length 1. where: a mask of the elements that count; with `initial`, a
+    number that counts as well.
     Equal smallest elements share the gradient evenly, as in JAX. Raises AxisError for an axis that
     `x` does not have, ShapeError where there is
     no element.
@@ -205,21 +207,24 @@ def _index_alone(xp: Any, *statistics: Block) -> Block:
     merge=_merge("max"),
     finish=_index_alone,
     prepare=_prepare_arg("argmax"),
+    extended="out",
 )
 def argmax(
     xp: Any,
     x: Block,
     /,
     axis: int | None = None,
-    keepdims: bool = False,
+    out: DistributedArray | None = None,
     *,
+    keepdims: bool = False,
     shards: Shards = FROM_ENGINE,
 ) -> tuple[Block, ...]:
     """Index of the largest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN. Over a split axis the devices gather one value
-    and one index per result. Raises ShapeError where there is no element, AxisError for an axis
-    that `x` does not have, DtypeError for complex numbers.
+    and one index per result. out: an array that the indices are written into. keepdims: whether the
+    reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for an
+    axis that `x` does not have, DtypeError for complex numbers.
 
     >>> gdt.argmax(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [1, 0]
@@ -233,21 +238,24 @@ def argmax(
     merge=_merge("min"),
     finish=_index_alone,
     prepare=_prepare_arg("argmin"),
+    extended="out",
 )
 def argmin(
     xp: Any,
     x: Block,
     /,
     axis: int | None = None,
-    keepdims: bool = False,
+    out: DistributedArray | None = None,
     *,
+    keepdims: bool = False,
     shards: Shards = FROM_ENGINE,
 ) -> tuple[Block, ...]:
     """Index of the smallest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN. Over a split axis the devices gather one value
-    and one index per result. Raises ShapeError where there is no element, AxisError for an axis
-    that `x` does not have, DtypeError for complex numbers.
+    and one index per result. out: an array that the indices are written into. keepdims: whether the
+    reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for an
+    axis that `x` does not have, DtypeError for complex numbers.
 
     >>> gdt.argmin(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [0, 1]

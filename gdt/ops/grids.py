@@ -1,4 +1,4 @@
-"""Shapes as plain numbers, grids of coordinates, and spaced numbers."""
+"""Shapes as plain numbers, and grids of coordinates."""
 
 from __future__ import annotations
 
@@ -14,22 +14,18 @@ from gdt.array.registry import public
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.creation import asarray
 from gdt.ops.elementwise import astype
-from gdt.ops.generation import from_indices, type_of_shape
 from gdt.ops.joining import stack
 from gdt.ops.powers import power
-from gdt.ops.ranges import arange, linspace
+from gdt.ops.ranges import arange
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape, reshape
 from gdt.sharding.dtypes import promoted
-from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
 __all__ = [
     "broadcast_shapes",
     "fromfunction",
-    "geomspace",
     "indices",
     "ix_",
-    "logspace",
     "meshgrid",
     "ndim",
     "shape",
@@ -189,66 +185,3 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Distribute
     powers = arange(count) if increasing else arange(count - 1, -1, -1)
     x = astype(x, np.int64) if x.dtype.kind == "b" else x
     return power(reshape(x, (-1, 1)), astype(powers, promoted(x.dtype, np.int64)))
-
-
-# ---------------------------------------------------------------- spaced numbers
-
-
-@public
-def logspace(
-    start: float,
-    stop: float,
-    num: int = 50,
-    endpoint: bool = True,
-    base: float = 10.0,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
-) -> DistributedArray:
-    """`num` numbers from `base ** start` to `base ** stop`, whose logarithms are evenly spaced.
-
-    The other arguments are those of `gdt.linspace`.
-
-    >>> gdt.logspace(0, 2, 3).tolist()
-    [1.0, 10.0, 100.0]
-    """
-    powers = linspace(start, stop, num, endpoint, layout=layout, device=device)
-    numbers = power(float(base), powers)
-    return numbers if dtype is None else astype(numbers, dtype)
-
-
-@public
-def geomspace(
-    start: float,
-    stop: float,
-    num: int = 50,
-    endpoint: bool = True,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
-) -> DistributedArray:
-    """`num` real numbers from `start` to `stop`, each a constant multiple of the one before.
-
-    The other arguments are those of `gdt.linspace`. Raises ArgumentError for a bound of 0 and for
-    bounds of different signs.
-
-    >>> gdt.geomspace(1, 8, 4).round(12).tolist()
-    [1.0, 2.0, 4.0, 8.0]
-    """
-    if not (start and stop) or (start < 0) != (stop < 0):
-        problem = f"no constant multiple leads from {start!r} to {stop!r}"
-        raise error(ArgumentError, "geomspace", problem)
-    sign = -1.0 if start < 0 else 1.0
-    first, last = math.log10(abs(start)), math.log10(abs(stop))
-    parts = num - 1 if endpoint else num
-
-    def values(xp: Any, i: Any) -> Any:
-        y = sign * 10.0 ** (first + i * ((last - first) / parts if parts else 0.0))
-        y = xp.where(i == 0, float(start), y)
-        return xp.where(i == num - 1, float(stop), y) if endpoint and num > 1 else y
-
-    array_type = type_of_shape(num, float, layout, "geomspace", device)
-    numbers = from_indices(array_type, values, float(start), float(stop), endpoint)
-    return numbers if dtype is None else astype(numbers, dtype)

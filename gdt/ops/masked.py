@@ -61,11 +61,11 @@ def _sum_like(op: Any, name: str, identity: int, join: Binary) -> Callable[..., 
     def extended(
         x: Any,
         axis: Axis = None,
-        keepdims: bool = False,
         dtype: Any = None,
+        keepdims: bool = False,
         *,
-        where: Any = True,
         initial: Any = None,
+        where: Any = True,
     ) -> DistributedArray:
         if where is not True:
             x, _ = only_where(name, x, where, identity)
@@ -87,8 +87,8 @@ def _extreme_like(op: Any, name: str, join: Binary) -> Callable[..., Distributed
         axis: Axis = None,
         keepdims: bool = False,
         *,
-        where: Any = True,
         initial: Any = None,
+        where: Any = True,
     ) -> DistributedArray:
         (x,) = as_operands(name, x=x)
         if where is not True:
@@ -133,8 +133,8 @@ all_.extend(_truth_like(all_, "all", identity=True))
 def _mean_where(
     x: Any,
     axis: Axis = None,
-    keepdims: bool = False,
     dtype: Any = None,
+    keepdims: bool = False,
     *,
     where: Any = True,
 ) -> DistributedArray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import FUNCTIONS, public
 from gdt.backend import backend_of
 from gdt.comm.vectors import Exchange, cut, join, part_of, sent_by_all
@@ -272,7 +273,10 @@ def argwhere(x: Any) -> DistributedArray:
 
 
 @public
-def compress(condition: Any, x: Any, axis: int | None = None) -> DistributedArray:
+@writes_out
+def compress(
+    condition: Any, x: Any, axis: int | None = None, out: DistributedArray | None = None
+) -> DistributedArray:
     """The slices of `x` along `axis` (None: the elements of the flattened array) for which
     `condition`, of rank 1, is not 0; where it is shorter than the axis, the rest is left out.
 

@@ -9,12 +9,15 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.comparison import isnan, logical_not, where
+from gdt.ops.comparison import isnan, logical_not
+from gdt.ops.comparison import where as where_
 from gdt.ops.elementwise import astype, checked_dtype, conj, divide, multiply, real, sqrt
 from gdt.ops.extrema import argmax, argmin, max_, min_
-from gdt.ops.reductions import Axis, all_, any_, mean, reduced_count, sum_
+from gdt.ops.reductions import Axis, all_, any_, reduced_count, sum_
+from gdt.ops.reductions import mean as mean_
 from gdt.ops.scans import cumprod, cumsum, prod
 from gdt.ops.statistics import var
 from gdt.sharding.dtypes import kind_of, promoted
@@ -34,6 +37,12 @@ __all__ = [
 ]
 
 
+def given(initial: Any, where: Any) -> dict[str, Any]:
+    """The arguments of a reduction that are not as they are by default."""
+    options = {} if initial is None else {"initial": initial}
+    return options if where is True else {**options, "where": where}
+
+
 def has_nan(x: DistributedArray) -> bool:
     """Whether the dtype of `x` has a NaN."""
     return kind_of(x.dtype) in "fc"
@@ -41,12 +50,19 @@ def has_nan(x: DistributedArray) -> bool:
 
 def _filled(x: DistributedArray, value: Any) -> DistributedArray:
     """`x` with `value` in the places of NaN."""
-    return where(isnan(x), value, x) if has_nan(x) else x
+    return where_(isnan(x), value, x) if has_nan(x) else x
 
 
 @public
+@writes_out
 def nansum(
-    x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+    x: Any,
+    axis: Axis = None,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
 ) -> DistributedArray:
     """The sum over `axis` (None: all axes), NaN taken for 0. Arguments are those of `gdt.sum`.
 
@@ -54,12 +70,19 @@ def nansum(
     4.0
     """
     (x,) = as_operands("nansum", x=x)
-    return sum_(_filled(x, 0), axis=axis, keepdims=keepdims, dtype=dtype)
+    return sum_(_filled(x, 0), axis=axis, keepdims=keepdims, dtype=dtype, **given(initial, where))
 
 
 @public
+@writes_out
 def nanprod(
-    x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+    x: Any,
+    axis: Axis = None,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
 ) -> DistributedArray:
     """The product over `axis` (None: all axes), NaN taken for 1. Arguments are those of `gdt.prod`.
 
@@ -67,11 +90,14 @@ def nanprod(
     6.0
     """
     (x,) = as_operands("nanprod", x=x)
-    return prod(_filled(x, 1), axis=axis, keepdims=keepdims, dtype=dtype)
+    return prod(_filled(x, 1), axis=axis, keepdims=keepdims, dtype=dtype, **given(initial, where))
 
 
 @public
-def nancumsum(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+@writes_out
+def nancumsum(
+    x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
+) -> DistributedArray:
     """Sums of the first 1, 2, 3, ... elements, NaN taken for 0; see `gdt.cumsum`.
 
     >>> gdt.nancumsum([1.0, float("nan"), 3.0]).tolist()
@@ -82,7 +108,10 @@ def nancumsum(x: Any, axis: int | None = None, dtype: Any = None) -> Distributed
 
 
 @public
-def nancumprod(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+@writes_out
+def nancumprod(
+    x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
+) -> DistributedArray:
     """Products of the first 1, 2, 3, ... elements, NaN taken for 1; see `gdt.cumprod`.
 
     >>> gdt.nancumprod([2.0, float("nan"), 3.0]).tolist()
@@ -99,16 +128,24 @@ def _check_dtype(x: DistributedArray, dtype: Any, name: str) -> None:
         raise error(DtypeError, name, problem, operands={"x": x.type})
 
 
-def _count(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
-    """The number of elements along `axis` that are no NaN: in the dtype of the parts of `x`, or in
-    float32, since float16 holds no number above 65,504."""
+def _count(x: DistributedArray, axis: Axis, keepdims: bool, mask: Any) -> DistributedArray:
+    """The number of elements along `axis` where the mask is true that are no NaN: in the dtype of
+    the parts of `x`, or in float32, since float16 holds no number above 65,504."""
     dtype = promoted(np.empty(0, x.dtype).real.dtype, np.float32)
-    return sum_(astype(logical_not(isnan(x)), dtype), axis=axis, keepdims=keepdims)
+    number = astype(logical_not(isnan(x)), dtype)
+    return sum_(number, axis=axis, keepdims=keepdims, **given(None, mask))
 
 
 @public
+@writes_out
 def nanmean(
-    x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+    x: Any,
+    axis: Axis = None,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
+    *,
+    where: Any = True,
 ) -> DistributedArray:
     """The mean over `axis` (None: all axes) of what is no NaN; NaN where there is nothing.
 
@@ -120,20 +157,24 @@ def nanmean(
     (x,) = as_operands("nanmean", x=x)
     _check_dtype(x, dtype, "nanmean")
     if not has_nan(x):
-        return mean(x, axis=axis, keepdims=keepdims, dtype=dtype)
+        return mean_(x, axis=axis, keepdims=keepdims, dtype=dtype, **given(None, where))
     x = x if dtype is None else astype(x, dtype)
-    total = sum_(_filled(x, 0), axis=axis, keepdims=keepdims)
-    return astype(divide(total, _count(x, axis, keepdims)), total.dtype)
+    total = sum_(_filled(x, 0), axis=axis, keepdims=keepdims, **given(None, where))
+    return astype(divide(total, _count(x, axis, keepdims, where)), total.dtype)
 
 
 @public
+@writes_out
 def nanvar(
     x: Any,
     axis: Axis = None,
     dtype: Any = None,
+    out: DistributedArray | None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
+    where: Any = True,
+    mean: Any = None,
     correction: float | None = None,
 ) -> DistributedArray:
     """The variance over `axis` (None: all axes) of the elements that are no NaN.
@@ -146,24 +187,32 @@ def nanvar(
     (x,) = as_operands("nanvar", x=x)
     _check_dtype(x, dtype, "nanvar")
     x = x if dtype is None else astype(x, dtype)
+    options = given(None, where)
     if not has_nan(x):
-        return var(x, axis=axis, ddof=ddof, keepdims=keepdims, correction=correction)
+        return var(x, axis, None, None, ddof, keepdims, mean=mean, correction=correction, **options)
     ddof = ddof if correction is None else correction
-    centred = where(isnan(x), 0, x - nanmean(x, axis=axis, keepdims=True))
+    if mean is None:
+        mean = nanmean(x, axis=axis, keepdims=True, **options)
+    centred = where_(isnan(x), 0, x - mean)
     square = multiply(centred, conj(centred))
-    total = sum_(real(square) if x.dtype.kind == "c" else square, axis=axis, keepdims=keepdims)
-    count = _count(x, axis, keepdims)
-    return astype(divide(total, where(count > ddof, count - ddof, np.nan)), total.dtype)
+    square = real(square) if x.dtype.kind == "c" else square
+    total = sum_(square, axis=axis, keepdims=keepdims, **options)
+    count = _count(x, axis, keepdims, where)
+    return astype(divide(total, where_(count > ddof, count - ddof, np.nan)), total.dtype)
 
 
 @public
+@writes_out
 def nanstd(
     x: Any,
     axis: Axis = None,
     dtype: Any = None,
+    out: DistributedArray | None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
+    where: Any = True,
+    mean: Any = None,
     correction: float | None = None,
 ) -> DistributedArray:
     """The standard deviation over `axis` (None: all axes) of the elements that are no NaN.
@@ -173,43 +222,65 @@ def nanstd(
     >>> float(gdt.nanstd([1.0, float("nan"), 3.0]))
     1.0
     """
-    return sqrt(nanvar(x, axis, dtype, ddof, keepdims, correction=correction))
+    options: Any = {"where": where, "mean": mean, "correction": correction}
+    return sqrt(nanvar(x, axis, dtype, None, ddof, keepdims, **options))
 
 
 @public
-def nanmax(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+@writes_out
+def nanmax(
+    x: Any,
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
+) -> DistributedArray:
     """The largest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
 
     >>> float(gdt.nanmax([1.0, float("nan"), 3.0]))
     3.0
     """
-    return _extreme("nanmax", x, axis, keepdims)
+    return _extreme("nanmax", x, axis, keepdims, given(initial, where))
 
 
 @public
-def nanmin(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+@writes_out
+def nanmin(
+    x: Any,
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
+) -> DistributedArray:
     """The smallest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
 
     >>> float(gdt.nanmin([1.0, float("nan"), 3.0]))
     1.0
     """
-    return _extreme("nanmin", x, axis, keepdims)
+    return _extreme("nanmin", x, axis, keepdims, given(initial, where))
 
 
 _EXTREMA = {"nanmax": (max_, -np.inf), "nanmin": (min_, np.inf)}
 
 
-def _extreme(name: str, x: Any, axis: Axis, keepdims: bool) -> DistributedArray:
+def _extreme(
+    name: str, x: Any, axis: Axis, keepdims: bool, options: dict[str, Any]
+) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     reduce, worst = _EXTREMA[name]
-    if not has_nan(x):
-        return reduce(x, axis=axis, keepdims=keepdims)
+    if options or not has_nan(x):  # an initial number is an element that is no NaN
+        return reduce(_filled(x, worst), axis=axis, keepdims=keepdims, **options)
     extreme = reduce(_filled(x, worst), axis=axis, keepdims=keepdims)
-    return where(all_(isnan(x), axis=axis, keepdims=keepdims), np.nan, extreme)
+    return where_(all_(isnan(x), axis=axis, keepdims=keepdims), np.nan, extreme)
 
 
 @public
-def nanargmax(x: Any, axis: int | None = None, keepdims: bool = False) -> DistributedArray:
+@writes_out
+def nanargmax(
+    x: Any, axis: int | None = None, out: DistributedArray | None = None, *, keepdims: bool = False
+) -> DistributedArray:
     """The index of the largest element along `axis` that is no NaN; see `gdt.argmax`.
 
     Raises ShapeError (a ValueError) where all elements are NaN, for which it reads one truth value.
@@ -223,7 +294,10 @@ def nanargmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Distri
 
 
 @public
-def nanargmin(x: Any, axis: int | None = None, keepdims: bool = False) -> DistributedArray:
+@writes_out
+def nanargmin(
+    x: Any, axis: int | None = None, out: DistributedArray | None = None, *, keepdims: bool = False
+) -> DistributedArray:
     """The index of the smallest element along `axis` that is no NaN; see `gdt.argmin`.
 
     Raises ShapeError (a ValueError) where all elements are NaN, for which it reads one truth value.
@@ -237,5 +311,6 @@ def nanargmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Distri
 
 
 def _check_numbers(x: DistributedArray, axis: int | None, name: str) -> None:
+    axis = None if axis in (0, -1) and not x.ndim else axis  # as NumPy takes them
     if has_nan(x) and reduced_count(x, axis) and bool(any_(all_(isnan(x), axis=axis))):
         raise error(ShapeError, name, "all elements of a slice are NaN", operands={"x": x.type})

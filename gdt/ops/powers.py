@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gdt.array.operands import SCALARS
-from gdt.engine.op import op
 from gdt.engine.plan import Memory
+from gdt.engine.ufunc import ufunc
 from gdt.errors import ArgumentError, error
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, like, zero
@@ -21,7 +21,7 @@ __all__ = ["power"]
 Block = Any
 
 
-@op(BINARY)
+@ufunc(BINARY)
 def power(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
     """x to the power of y.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
 from gdt.ops.along_axis import take_along_axis_in_range
@@ -219,10 +220,16 @@ def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> D
 
 
 @public
+@writes_out
 def quantile(
-    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    x: Any,
+    q: float | Sequence[float],
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
     keepdims: bool = False,
-) -> DistributedArray:  # fmt: skip
+) -> DistributedArray:
     """The q-quantiles of `x` along `axis` (None: of all elements), NaN where an element is NaN.
 
     q: numbers of 0 to 1; the axes of several are the first ones of the result. method: how to
@@ -243,10 +250,16 @@ def quantile(
 
 
 @public
+@writes_out
 def percentile(
-    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    x: Any,
+    q: float | Sequence[float],
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
     keepdims: bool = False,
-) -> DistributedArray:  # fmt: skip
+) -> DistributedArray:
     """`gdt.quantile` with `q` from 0 to 100.
 
     >>> float(gdt.percentile(gdt.asarray([1.0, 2.0, 3.0]), 50))
@@ -256,7 +269,14 @@ def percentile(
 
 
 @public
-def median(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+@writes_out
+def median(
+    x: Any,
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> DistributedArray:
     """The middle element of `x` along `axis` (None: of all), or the mean of the two in the middle;
     NaN where an element is NaN, and where there is none. Raises DtypeError for complex numbers.
 
@@ -267,10 +287,16 @@ def median(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArra
 
 
 @public
+@writes_out
 def nanquantile(
-    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    x: Any,
+    q: float | Sequence[float],
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
     keepdims: bool = False,
-) -> DistributedArray:  # fmt: skip
+) -> DistributedArray:
     """`gdt.quantile` of the elements that are no NaN; NaN where there is none.
 
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
@@ -280,10 +306,16 @@ def nanquantile(
 
 
 @public
+@writes_out
 def nanpercentile(
-    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    x: Any,
+    q: float | Sequence[float],
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
     keepdims: bool = False,
-) -> DistributedArray:  # fmt: skip
+) -> DistributedArray:
     """`gdt.nanquantile` with `q` from 0 to 100.
 
     >>> float(gdt.nanpercentile(gdt.asarray([1.0, float("nan"), 3.0]), 0))
@@ -293,7 +325,14 @@ def nanpercentile(
 
 
 @public
-def nanmedian(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+@writes_out
+def nanmedian(
+    x: Any,
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> DistributedArray:
     """`gdt.median` of the elements that are no NaN; NaN where there is none.
 
     >>> float(gdt.nanmedian(gdt.asarray([1.0, float("nan"), 3.0])))

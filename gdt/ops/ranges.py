@@ -1,4 +1,4 @@
-"""Evenly spaced numbers: arange and linspace."""
+"""Evenly spaced numbers: arange."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdt.ops.generation import from_indices, type_of_shape
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
-__all__ = ["arange", "linspace"]
+__all__ = ["arange"]
 
 
 Block = Any
@@ -83,44 +83,3 @@ def _count(start: Any, stop: Any, step: Any) -> int:
     if not math.isfinite(length):
         raise error(ShapeError, "arange", f"no finite range from {start} to {stop} by {step}")
     return max(0, math.ceil(length))
-
-
-@public
-def linspace(
-    start: Number,
-    stop: Number,
-    num: int = 50,
-    endpoint: bool = True,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
-) -> DistributedArray:
-    """`num` evenly spaced numbers from `start` to `stop`, which is the last one if `endpoint`.
-
-    Values and dtype are NumPy's; replicated if no layout is given. Raises ShapeError for a `num`
-    below 0 and for bounds that are arrays.
-
-    >>> gdt.linspace(0, 1, 5).tolist()
-    [0.0, 0.25, 0.5, 0.75, 1.0]
-    """
-    if np.ndim(start) or np.ndim(stop):
-        raise error(ShapeError, "linspace", "start and stop are numbers, not arrays of them")
-    unit = np.result_type(np.asarray(start), np.asarray(stop), float(num))
-    array_type = type_of_shape(num, unit if dtype is None else dtype, layout, "linspace", device)
-    first, last = unit.type(start), unit.type(stop)
-    parts = num - 1 if endpoint else num
-    step = (last - first) / parts if parts > 0 else None
-
-    def values(xp: Any, i: Any) -> Any:
-        y = i.astype(unit)
-        if step is None or step == 0:  # nothing to divide by, or a quotient that underflows
-            y = (y if step is None else y / parts) * (last - first)
-        else:
-            y = y * step
-        y = y + first
-        if endpoint and num > 1:
-            y = xp.where(i == num - 1, last, y)
-        return xp.floor(y) if array_type.dtype.kind in "iu" else y
-
-    return from_indices(array_type, values, first.item(), last.item(), endpoint)

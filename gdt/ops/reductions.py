@@ -113,6 +113,9 @@ def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
         array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
     ) -> dict[str, Any]:
         axes = negative_axes(array_type, axis, name)
+        if isinstance(dtype, bool):
+            remedy = f"Write keepdims={dtype}, by name."
+            raise error(DtypeError, name, f"dtype is {dtype}", remedy=remedy)
         target = None if dtype is None else np.dtype(dtype).newbyteorder("=")
         return {"axis": axes, "keepdims": bool(keepdims), "dtype": target}
 
@@ -163,23 +166,24 @@ def restore_axes(
 # ---------------------------------------------------------------- sum and mean
 
 
-@op(sum_rule, linear="x", prepare=prepare_sum("sum"), extended="where, initial")
+@op(sum_rule, linear="x", prepare=prepare_sum("sum"), extended="out, initial, where")
 def sum_(
     xp: Any,
     x: Block,
     /,
     axis: Axis = None,
-    keepdims: bool = False,
     dtype: Any = None,
-    *,
-    where: Any = True,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
     initial: Any = None,
+    where: Any = True,
 ) -> Block:
     """Sum over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
-    axis: an int, a tuple of ints or None. keepdims: whether the reduced axes stay, with length 1.
-    dtype: in which to add up, and of the result. where: a mask of the elements that are added.
-    initial: a number that the sum begins with. Raises AxisError for an axis that `x` lacks.
+    axis: an int, a tuple of ints or None. dtype: in which to add up, and of the result. out: an
+    array that the sum is written into. keepdims: whether the reduced axes stay, with length 1.
+    initial: a number that the sum begins with. where: a mask of the elements that are added.
+    Raises AxisError for an axis that `x` lacks.
     Over a split axis each device sums its part, and the result stays a partial sum until it is
     needed.
 
@@ -244,14 +248,15 @@ def _mean_rule(
     return RuleSpec(reduction_text(array_type, axis, keepdims), whole=whole, linear=False)
 
 
-@op(_mean_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count, extended="where")
+@op(_mean_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count, extended="out, where")
 def mean(
     xp: Any,
     x: Block,
     /,
     axis: Axis = None,
-    keepdims: bool = False,
     dtype: Any = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
     *,
     where: Any = True,
 ) -> Block:
@@ -260,9 +265,9 @@ def mean(
 
     Over a split axis each device sums its part and divides by the global count; the result stays a
     partial sum until it is needed. The mean of no elements is NaN, with NumPy's RuntimeWarning.
-    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the mean. where: a
-    mask of the elements that count. Raises
-    AxisError for an axis that `x` does not have.
+    dtype: the dtype of the mean. out: an array that it is written into. keepdims: whether the
+    reduced axes stay, with length 1. where: a mask of the elements that count. Raises AxisError for
+    an axis that `x` does not have.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> gdt.mean(gdt.asarray([1, 2, 6], layout=gdt.Layout(["x"], mesh)))
@@ -321,15 +326,22 @@ def unbroadcast(g: DistributedArray, x: Any) -> DistributedArray:
     reduce="max",
     fill={"x": False},
     prepare=prepare_reduction("any"),
-    extended="where",
+    extended="out, where",
 )
 def any_(
-    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, where: Any = True
+    xp: Any,
+    x: Block,
+    /,
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
+    *,
+    where: Any = True,
 ) -> Block:
     """Whether any element along `axis` (None: all axes) is not zero; bool. NaN is not zero.
 
-    keepdims: whether the reduced axes stay, with length 1. where: a mask of the elements that
-    count. The result over no elements is False.
+    out: an array that the result is written into. keepdims: whether the reduced axes stay, with
+    length 1. where: a mask of the elements that count. The result over no elements is False.
     Raises AxisError for an axis that `x` does not have.
 
     >>> gdt.any(gdt.asarray([[0, 0], [0, 3]]), axis=1).tolist()
@@ -343,15 +355,22 @@ def any_(
     reduce="min",
     fill={"x": True},
     prepare=prepare_reduction("all"),
-    extended="where",
+    extended="out, where",
 )
 def all_(
-    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, where: Any = True
+    xp: Any,
+    x: Block,
+    /,
+    axis: Axis = None,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
+    *,
+    where: Any = True,
 ) -> Block:
     """Whether all elements along `axis` (None: all axes) are not zero; bool. NaN is not zero.
 
-    keepdims: whether the reduced axes stay, with length 1. where: a mask of the elements that
-    count. The result over no elements is True.
+    out: an array that the result is written into. keepdims: whether the reduced axes stay, with
+    length 1. where: a mask of the elements that count. The result over no elements is True.
     Raises AxisError for an axis that `x` does not have.
 
     >>> gdt.all(gdt.asarray([[1, 1], [0, 3]]), axis=1).tolist()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from gdt.array.array import DistributedArray
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
+from gdt.engine.ufunc import Unary
 from gdt.ops.elementwise import (
     FLOATING,
     REAL,
     UNARY,
-    Unary,
     binary,
     cast_into,
     conj,
@@ -75,7 +76,8 @@ def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Unary:
     facts = (
         "Element-wise: the result has the shape and the dtype of `x`, and is split alike. " + REAL
     )
-    return declare(body, name, documented(summary, facts, calls), UNARY, "")
+    declared: Unary = declare(body, name, documented(summary, facts, calls), UNARY, "")
+    return declared
 
 
 floor = _whole("floor", "The largest integer not above x.", ("floor([-1.5, 1.5])", [-2.0, 1.0]))
@@ -91,8 +93,10 @@ for _function in (floor, ceil, trunc, rint):
     _function.vjp(zero)
 
 
-@op(UNARY)
-def round_(xp: Any, x: Block, /, decimals: int = 0, *, out: Memory | None = None) -> Block:
+@op(UNARY, extended="out")
+def round_(
+    xp: Any, x: Block, /, decimals: int = 0, out: Memory | DistributedArray | None = None
+) -> Block:
     """The elements of x rounded to `decimals` decimal places; halfway between two, to the even one.
 
     >>> gdt.round([0.25, 1.35, 2.5], 1).tolist()

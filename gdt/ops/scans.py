@@ -12,6 +12,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.loops import loop
@@ -44,25 +45,25 @@ def _prod_rule(array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, 
     return reduction_text(array_type, axis, keepdims)
 
 
-@op(_prod_rule, reduce="prod", prepare=prepare_sum("prod"), extended="where, initial")
+@op(_prod_rule, reduce="prod", prepare=prepare_sum("prod"), extended="out, initial, where")
 def prod(
     xp: Any,
     x: Block,
     /,
     axis: Axis = None,
-    keepdims: bool = False,
     dtype: Any = None,
-    *,
-    where: Any = True,
+    out: DistributedArray | None = None,
+    keepdims: bool = False,
     initial: Any = None,
+    where: Any = True,
 ) -> Block:
     """Product over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
     Over a split axis each device multiplies its part, and the result stays a partial product until
     it is needed. The gradient is right where factors are 0, second derivatives where none is.
-    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the product.
-    where: a mask of the factors. initial: a number that the product begins with. Raises
-    AxisError for an axis that `x` does not have.
+    dtype: the dtype of the product. out: an array that it is written into. keepdims: whether the
+    reduced axes stay, with length 1. initial: a number that the product begins with. where: a mask
+    of the factors. Raises AxisError for an axis that `x` does not have.
 
     >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))
     24.0
@@ -294,7 +295,10 @@ def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray
 
 
 @public
-def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+@writes_out
+def cumsum(
+    x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
+) -> DistributedArray:
     """Sums of the first 1, 2, 3, ... elements along `axis` (None: of the flattened array); small
     integers and bools widen as in NumPy.
 
@@ -309,7 +313,10 @@ def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArr
 
 
 @public
-def cumprod(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+@writes_out
+def cumprod(
+    x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
+) -> DistributedArray:
     """Products of the first 1, 2, 3, ... elements along `axis` (None: of the flattened array);
     small integers and bools widen as in NumPy.
 

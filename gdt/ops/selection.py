@@ -9,6 +9,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
 from gdt.ops.comparison import equal, greater_equal, less, logical_not, logical_or, where
@@ -59,7 +60,10 @@ def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> Distribute
 
 
 @public
-def choose(a: Any, choices: Arrays, *, mode: str = "raise") -> DistributedArray:
+@writes_out
+def choose(
+    a: Any, choices: Arrays, out: DistributedArray | None = None, mode: str = "raise"
+) -> DistributedArray:
     """Element by element that of `choices` that the integers `a` name.
 
     mode: "raise", "wrap" or "clip": what becomes of integers that name none; "raise" reads one

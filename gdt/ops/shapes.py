@@ -150,9 +150,9 @@ def reshape(
     x: Block,
     /,
     shape: Shape,
+    order: str = "C",
     *,
     copy: bool | None = None,
-    order: str = "C",
     block_shape: Any = FROM_ENGINE,
 ) -> Block:
     """The elements in row-major order in another shape; one size may be -1.

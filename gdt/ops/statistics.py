@@ -15,12 +15,25 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
-from gdt.ops.elementwise import conj, sqrt
+from gdt.ops.comparison import maximum
+from gdt.ops.elementwise import (
+    astype,
+    checked_dtype,
+    conj,
+    divide,
+    multiply,
+    real,
+    sqrt,
+    subtract,
+    widened_half,
+)
+from gdt.ops.masked import only_where
 from gdt.ops.nn.batch_norm.kernels import moments_kernel
 from gdt.ops.nn.batch_norm.loops import moments_loop
 from gdt.ops.reductions import (
@@ -31,10 +44,13 @@ from gdt.ops.reductions import (
     reduced_count,
     reduction_text,
     restore_axes,
+    sum_,
     valid_elements,
 )
+from gdt.ops.reductions import mean as mean_
 from gdt.ops.sums import add_reduce
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import FLOAT32, is_half, kind_of, promoted
 
 __all__ = ["moments", "std", "var"]
 
@@ -212,20 +228,27 @@ moments.specialize(moments_loop)
 
 
 @public
+@writes_out
 def var(
     x: Any,
     axis: Axis = None,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
+    where: Any = True,
+    mean: Any = None,
     correction: float | None = None,
 ) -> DistributedArray:
     """Variance over `axis` (None: all): squared deviations, summed, over elements minus `ddof`.
 
-    ddof, correction: two names for the same number. keepdims: whether the reduced axes stay, with
-    length 1. The variance of complex numbers is real, that of integers float64. As in NumPy it is
+    dtype: in which it is computed, and of the result. out: an array that it is written into. ddof,
+    correction: two names for the same number. keepdims: whether the reduced axes stay, with length
+    1. where: a mask of the elements that count. mean: their mean, with the reduced axes kept, if it
+    is known. The variance of complex numbers is real, that of integers float64. As in NumPy it is
     NaN or infinite where `ddof` leaves nothing to divide by. Raises AxisError for an axis that `x`
-    does not have, DtypeError for both of `ddof` and `correction`.
+    does not have, DtypeError for both of `ddof` and `correction`, and for integers as `dtype`.
 
     >>> float(gdt.var(gdt.asarray([1, 2, 3]), ddof=1))
     1.0
@@ -235,6 +258,12 @@ def var(
         if ddof:
             raise error(DtypeError, "var", "ddof and correction are one argument; both are given")
         ddof = correction
+    if dtype is not None:
+        if kind_of(checked_dtype(dtype, "var")) not in "fc":
+            raise error(DtypeError, "var", f"a variance is no {np.dtype(dtype)}")
+        x = astype(x, dtype)
+    if where is not True or mean is not None:
+        return _of_some(x, axis, ddof, keepdims, where, mean)
     variance = moments(x, axes=axis, keepdims=keepdims)[1]
     if not ddof:
         return variance
@@ -242,13 +271,36 @@ def var(
     return variance * (n / (n - ddof) if n > ddof else float("inf"))
 
 
+def _of_some(
+    x: DistributedArray, axis: Axis, ddof: float, keepdims: bool, where: Any, mean: Any
+) -> DistributedArray:
+    """The variance of the elements where the mask is true, around `mean` if it is given."""
+    dtype = x.real.dtype if kind_of(x.dtype) in "fc" else np.dtype(float)
+    x = astype(widened_half(x), promoted(dtype, x.dtype, *([FLOAT32] if is_half(dtype) else [])))
+    if mean is None:
+        mean = mean_(x, axis=axis, keepdims=True, where=where)
+    count: Any = reduced_count(x, axis)
+    if where is not True:
+        _, mask = only_where("var", x, where, 0)
+        count = sum_(mask, axis=axis, keepdims=keepdims)
+    deviation = subtract(x, mean)
+    square = multiply(deviation, conj(deviation)) if x.dtype.kind == "c" else deviation * deviation
+    total = sum_(real(square), axis=axis, keepdims=keepdims, where=where)
+    return astype(divide(total, maximum(count - ddof, 0)), dtype)
+
+
 @public
+@writes_out
 def std(
     x: Any,
     axis: Axis = None,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
     ddof: float = 0,
     keepdims: bool = False,
     *,
+    where: Any = True,
+    mean: Any = None,
     correction: float | None = None,
 ) -> DistributedArray:
     """Standard deviation over `axis` (None: all axes): the square root of `gdt.var`.
@@ -258,4 +310,5 @@ def std(
     >>> float(gdt.std(gdt.asarray([1.0, 3.0])))
     1.0
     """
-    return sqrt(var(x, axis, ddof, keepdims, correction=correction))
+    options: Any = {"where": where, "mean": mean, "correction": correction}
+    return sqrt(var(x, axis, dtype, None, ddof, keepdims, **options))

@@ -14,6 +14,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.backend.numpy import order_in_memory
 from gdt.engine.declaration import FROM_ENGINE
@@ -173,7 +174,14 @@ add_at.vjp(
 
 
 @public
-def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
+@writes_out
+def take(
+    x: Any,
+    indices: Any,
+    axis: int | None = None,
+    out: DistributedArray | None = None,
+    mode: str = "raise",
+) -> DistributedArray:
     """The elements of `x` at integer `indices` along `axis` (None: of the flattened array).
 
     x: (..., n, ...), indices: any shape, result: `indices.shape` in the place of axis n. Negative

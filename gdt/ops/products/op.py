@@ -15,6 +15,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import into, writes_out
 from gdt.array.registry import public
 from gdt.array.views import show, view_step
 from gdt.engine.declaration import FROM_ENGINE
@@ -131,7 +132,7 @@ def _broadcast(
 
 
 @public
-def matmul(x: Any, w: Any) -> DistributedArray:
+def matmul(x: Any, w: Any, out: DistributedArray | None = None) -> DistributedArray:
     """Matrix product: `x @ w`.
 
     x: (..., i, k), w: (..., k, j), result: (..., i, j); the leading axes broadcast. A vector x is
@@ -148,6 +149,8 @@ def matmul(x: Any, w: Any) -> DistributedArray:
     >>> (x @ gdt.ones((4, 2), layout=gdt.Layout.replicated(mesh, 2))).layout.sharding_specs
     ['data', 'unsharded']
     """
+    if out is not None:
+        return into(out, "matmul", matmul(x, w))
     if type(x) is not DistributedArray or type(w) is not DistributedArray:
         x, w = as_operands("matmul", x=x, w=w)
     x_shape, w_shape = x.type.shape, w.type.shape
@@ -236,7 +239,8 @@ _cached_terms = lru_cache(maxsize=1 << 10)(_terms)
 
 
 @public
-def dot(x: Any, w: Any) -> DistributedArray:
+@writes_out
+def dot(x: Any, w: Any, out: DistributedArray | None = None) -> DistributedArray:
     """Product of x and w, summed over the last axis of x and the last but one of w.
 
     x: (..., k), w: (..., k, j) or (k,), result: (..., ..., j); a scalar multiplies the other
@@ -283,7 +287,8 @@ def vdot(x: Any, w: Any) -> DistributedArray:
 
 
 @public
-def outer(x: Any, w: Any) -> DistributedArray:
+@writes_out
+def outer(x: Any, w: Any, out: DistributedArray | None = None) -> DistributedArray:
     """Product of every element of x with every element of w: (x.size, w.size).
 
     Operands are flattened; dtypes promote as in NumPy.
@@ -338,10 +343,18 @@ view_step(
 
 
 @public
-def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
+@writes_out
+def trace(
+    x: Any,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: Any = None,
+    out: DistributedArray | None = None,
+) -> DistributedArray:
     """Sum of a diagonal. Arguments and errors are those of `gdt.diagonal`.
 
     >>> float(gdt.trace(gdt.asarray([[1.0, 2.0], [3.0, 4.0]])))
     5.0
     """
-    return sum_(diagonal(x, offset, axis1, axis2), axis=-1)
+    return sum_(diagonal(x, offset, axis1, axis2), axis=-1, dtype=dtype)

@@ -8,6 +8,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ShapeError, error
 from gdt.ops.elementwise import conj
@@ -26,7 +27,10 @@ def _checked_lengths(name: str, x: DistributedArray, w: DistributedArray, axis: 
 
 
 @public
-def vecdot(x: Any, w: Any, axis: int = -1) -> DistributedArray:
+@writes_out
+def vecdot(
+    x: Any, w: Any, out: DistributedArray | None = None, *, axis: int = -1
+) -> DistributedArray:
     """Scalar products of vectors along an axis, with the complex conjugate of `x`.
 
     x, w: arrays that broadcast, of one length along `axis`; result: without that axis. Over a split
@@ -48,21 +52,29 @@ def vecdot(x: Any, w: Any, axis: int = -1) -> DistributedArray:
 
 
 @public
-def cross(x: Any, w: Any, axis: int = -1) -> DistributedArray:
+def cross(
+    x: Any, w: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> DistributedArray:
     """Cross products of vectors of 3 elements along an axis.
 
-    x, w: arrays that broadcast; result: their shape. Raises AxisError for an axis that an operand
-    does not have, ShapeError for vectors of another length.
+    x, w: arrays that broadcast; result: their shape. axisa, axisb, axisc: the axes of the vectors
+    in x, in w and in the result; axis: all three of them. Raises AxisError for an axis that an
+    operand does not have, ShapeError for vectors of another length.
 
     >>> gdt.cross([1, 0, 0], [0, 1, 0]).tolist()
     [0, 0, 1]
     """
     x, w = as_operands("cross", x=x, w=w)
-    for label, a in (("x", x), ("w", w)):
-        if a.shape[checked_axis(a.type, axis, "cross")] != 3:
-            problem = f"axis {axis} of {label} is not of length 3"
+    axes = (axisa, axisb, axisc) if axis is None else (axis, axis, axis)
+    for label, a, at in (("x", x, axes[0]), ("w", w, axes[1])):
+        if a.shape[checked_axis(a.type, at, "cross")] != 3:
+            problem = f"axis {at} of {label} is not of length 3"
             raise error(ShapeError, "cross", problem, operands={"x": x.type, "w": w.type})
-    return roll(x, -1, axis) * roll(w, -2, axis) - roll(x, -2, axis) * roll(w, -1, axis)
+    if len({*axes}) > 1:
+        x, w = moveaxis(x, axes[0], -1), moveaxis(w, axes[1], -1)
+        return moveaxis(cross(x, w), -1, axes[2])
+    at = axes[0]
+    return roll(x, -1, at) * roll(w, -2, at) - roll(x, -2, at) * roll(w, -1, at)
 
 
 @public
