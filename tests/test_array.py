@@ -228,14 +228,28 @@ def test_functions_of_numpy_stay_distributed(x: gdt.DistributedArray, name: str)
     assert isinstance(got, gdt.DistributedArray) and got.dtype == want.dtype
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-13)
     out = np.zeros(want.shape, want.dtype)
-    with pytest.raises(DtypeError, match=f"{name}: results are new arrays"):
+    with pytest.raises(DtypeError, match=f"{name}: a distributed array is not written into an arr"):
         getattr(x, name)(out=out)
+    own = gdt.asarray(out)
+    for results in (f(x, out=own), getattr(x, name)(out=own), getattr(gdt, name)(x, out=own)):
+        assert results is own
+        np.testing.assert_allclose(own.numpy(), want, rtol=1e-13)
 
 
-def test_std_and_var_of_numpy_take_no_dtype(x: gdt.DistributedArray) -> None:
-    for call in (lambda: np.var(x, dtype="float32"), lambda: x.std(dtype="float32")):
-        with pytest.raises(ArgumentError, match="unexpected keyword argument 'dtype'"):
-            call()
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_variances_of_a_dtype_of_some_elements_and_around_a_mean(x: gdt.DistributedArray) -> None:
+    mask, middle = np.median(VALUE) < VALUE, VALUE.mean(axis=0, keepdims=True)
+    for options in ({"dtype": "float32"}, {"where": mask}, {"mean": middle, "axis": 0},
+                    {"where": mask, "axis": 0, "ddof": 1}, {"correction": 1, "keepdims": True},
+                    {"where": mask, "mean": middle, "axis": 0, "keepdims": True}):  # fmt: skip
+        for name in ("std", "var", "nanstd", "nanvar"):
+            with np.errstate(all="ignore"):
+                want = getattr(np, name)(VALUE, **options)
+                for got in (getattr(gdt, name)(x, **options), getattr(np, name)(x, **options)):
+                    assert got.dtype == want.dtype and got.shape == want.shape
+                    np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
+    with pytest.raises(DtypeError, match="a variance is no int64"):
+        x.std(dtype=int)
 
 
 def test_repr_shows_values_and_type() -> None:

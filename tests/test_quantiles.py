@@ -81,7 +81,9 @@ def test_numbers_have_quantiles_by_every_method(blocks: int) -> None:
     for method in METHODS:
         for whole, axis in ((values, 0), (values, None), (values[0], 0)):
             layout = gdt.Layout.batch_sharded(mesh, "x", whole.ndim)
-            result = gdt.nanquantile(gdt.asarray(whole, layout=layout), LEVELS[1], axis, method)
+            result = gdt.nanquantile(
+                gdt.asarray(whole, layout=layout), LEVELS[1], axis, method=method
+            )
             expected = np.nanquantile(whole, LEVELS[1], axis, method=method)
             np.testing.assert_allclose(result.numpy(), expected, err_msg=method)
 

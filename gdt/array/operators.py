@@ -11,7 +11,7 @@ from gdt.arguments import checked
 from gdt.array.registry import FUNCTIONS, METHODS, UNCHECKED
 from gdt.array.views import is_element, rebind
 from gdt.backend.cupy import on_gpu
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import DtypeError, RankError, ShapeError, error
 from gdt.sharding.dtypes import castable
 
 A = TypeVar("A")
@@ -60,6 +60,19 @@ def _operator(name: str) -> Callable[[A, object], A]:
         if cls is not type(self) and cls not in COMMON_OPERANDS and not is_array_like(other):
             return NotImplemented
         return UNCHECKED[name](self, other)
+
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
+def _equality(name: str, *, of_others: bool) -> Callable[[A, object], A]:
+    """Make a comparison that is `of_others` everywhere with what is no number, as in NumPy."""
+    compare: Any = _operator(name)
+
+    def method(self: Any, other: object) -> Any:
+        if other is None or isinstance(other, str | bytes):
+            return FUNCTIONS["full_like"](self, of_others, dtype=bool)
+        return compare(self, other)
 
     method.__doc__ = f"See `gdt.{name}`."
     return method
@@ -147,8 +160,8 @@ class ArrayMethods:
     __ilshift__, __irshift__ = _in_place("left_shift", "<<="), _in_place("right_shift", ">>=")
     __lt__, __le__ = _operator("less"), _operator("less_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
-    __eq__ = _operator("equal")  # type: ignore[assignment]  # object's returns a bool
-    __ne__ = _operator("not_equal")  # type: ignore[assignment]
+    __eq__ = _equality("equal", of_others=False)  # type: ignore[assignment]  # object's returns a bool
+    __ne__ = _equality("not_equal", of_others=True)  # type: ignore[assignment]
     __neg__, __pos__ = _forward("negative"), _forward("positive")
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__: Method  # `getitem` itself, which `gdt.ops.indexing` puts here
@@ -238,7 +251,7 @@ class ArrayMethods:
         """The array with its last two axes swapped."""
         if self.ndim < 2:
             raise error(
-                ShapeError, "mT", f"rank {self.ndim} is not a matrix", operands={"x": self.type}
+                RankError, "mT", f"rank {self.ndim} is not a matrix", operands={"x": self.type}
             )
         return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
 

@@ -122,7 +122,7 @@ if TYPE_CHECKING:
         ) -> DistributedArray: ...  # fmt: skip
 
     class Declared(Protocol):
-        """What makes a ufunc of a body."""
+        """The decorator that makes a ufunc of a body."""
 
         @overload
         def __call__(self, body: Callable[[Any, Any], Any]) -> Unary: ...

@@ -52,6 +52,10 @@ class AxisError(ShapeError, np.exceptions.AxisError):
     """An axis that an array does not have; an IndexError too, as NumPy's is."""
 
 
+class RankError(ShapeError, AttributeError):
+    """An attribute that arrays of another rank have: for `hasattr` there is none."""
+
+
 class CopyError(GdtError, ValueError):
     """A copy that is needed where none was allowed."""
 

@@ -63,24 +63,27 @@ def _listed(arrays: Any, name: str) -> list[DistributedArray]:
 
 
 @public
-def vstack(arrays: Arrays) -> DistributedArray:
-    """The arrays one below the other; an array of rank 1 is a row.
+def vstack(arrays: Arrays, *, dtype: Any = None, casting: str = "same_kind") -> DistributedArray:
+    """The arrays one below the other; an array of rank 1 is a row. dtype, casting: see
+    `gdt.concat`.
 
     >>> gdt.vstack([[1, 2], [3, 4]]).tolist()
     [[1, 2], [3, 4]]
     """
-    return concat([with_rank(a, 2) for a in _listed(arrays, "vstack")], axis=0)
+    rows = [with_rank(a, 2) for a in _listed(arrays, "vstack")]
+    return concat(rows, axis=0, dtype=dtype, casting=casting)
 
 
 @public
-def hstack(arrays: Arrays) -> DistributedArray:
-    """The arrays side by side: along axis 1, or axis 0 of arrays of rank 1.
+def hstack(arrays: Arrays, *, dtype: Any = None, casting: str = "same_kind") -> DistributedArray:
+    """The arrays side by side: along axis 1, or axis 0 of arrays of rank 1. dtype, casting: see
+    `gdt.concat`.
 
     >>> gdt.hstack([[1, 2], [3]]).tolist()
     [1, 2, 3]
     """
     listed = [with_rank(a, 1) for a in _listed(arrays, "hstack")]
-    return concat(listed, axis=0 if listed[0].ndim == 1 else 1)
+    return concat(listed, 0 if listed[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 @public

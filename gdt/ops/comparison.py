@@ -160,7 +160,7 @@ class Where(Op[[Any, Any, Any], DistributedArray]):
 
     if TYPE_CHECKING:
 
-        @overload  # type: ignore[override]
+        @overload
         def __call__(self, condition: Any, /) -> tuple[DistributedArray, ...]: ...
         @overload
         def __call__(self, condition: Any, x: Any, y: Any, /) -> DistributedArray: ...

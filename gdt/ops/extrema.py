@@ -11,7 +11,6 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
 from gdt.ops.lookup import checked_axis
@@ -122,9 +121,6 @@ def _prepare_arg(name: str) -> Callable[..., dict[str, Any]]:
     def prepare(
         array_type: ArrayType, *, axis: int | None = None, keepdims: bool = False
     ) -> dict[str, Any]:
-        operands = {"x": array_type}
-        if array_type.dtype.kind == "c":
-            raise error(DtypeError, name, "complex numbers have no order", operands=operands)
         if axis is None or (not array_type.ndim and axis in (0, -1)):
             axes = tuple(range(-array_type.ndim, 0))
         else:
@@ -189,7 +185,7 @@ def _merge(best: str) -> Any:
     def merge(xp: Any, value: Block, index: Block, *, axis: int) -> tuple[Block, Block]:
         top = getattr(value, best)(axis=axis, keepdims=True)
         tops = value == top
-        if kind_of(value.dtype) == "f":
+        if kind_of(value.dtype) in "fc":
             tops |= xp.isnan(value)  # then `top` is NaN, and no other element is equal to it
         last = np.iinfo(np.int64).max
         return top, xp.where(tops, index, last).min(axis=axis, keepdims=True)
@@ -221,10 +217,11 @@ def argmax(
 ) -> tuple[Block, ...]:
     """Index of the largest element along `axis`, of the flattened array for None; int64.
 
-    The first of equal elements, or the first NaN. Over a split axis the devices gather one value
+    The first of equal elements, or the first NaN; complex numbers are ordered by their real parts,
+    then by their imaginary ones. Over a split axis the devices gather one value
     and one index per result. out: an array that the indices are written into. keepdims: whether the
     reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for an
-    axis that `x` does not have, DtypeError for complex numbers.
+    axis that `x` does not have.
 
     >>> gdt.argmax(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [1, 0]
@@ -252,10 +249,11 @@ def argmin(
 ) -> tuple[Block, ...]:
     """Index of the smallest element along `axis`, of the flattened array for None; int64.
 
-    The first of equal elements, or the first NaN. Over a split axis the devices gather one value
+    The first of equal elements, or the first NaN; complex numbers are ordered by their real parts,
+    then by their imaginary ones. Over a split axis the devices gather one value
     and one index per result. out: an array that the indices are written into. keepdims: whether the
     reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for an
-    axis that `x` does not have, DtypeError for complex numbers.
+    axis that `x` does not have.
 
     >>> gdt.argmin(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [0, 1]

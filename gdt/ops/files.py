@@ -123,14 +123,15 @@ def _of_text(reader: Any, name: str) -> Any:
         *,
         layout: Layout | None = None,
         device: Mesh | None = None,
+        **options: Any,
     ) -> DistributedArray:
-        values = reader(fname, dtype=dtype, comments=comments, delimiter=delimiter)
+        values = reader(fname, dtype=dtype, comments=comments, delimiter=delimiter, **options)
         return asarray(values, layout=layout, device=device)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""The table of numbers in a file of text, as `np.{name}` reads it.
 
-    layout, device: see `gdt.asarray`.
+    layout, device: see `gdt.asarray`. options: the other arguments of `np.{name}`, by name.
 
     >>> gdt.{name}(["1 2", "3 4"]).tolist()
     [[1.0, 2.0], [3.0, 4.0]]
@@ -205,12 +206,13 @@ savez, savez_compressed = _savez("savez", np.savez), _savez("savez_compressed", 
 
 
 @public
-def savetxt(fname: Any, x: Any, fmt: str = "%.18e", delimiter: str = " ") -> None:
-    """Write a table into a file of text; its values are fetched.
+def savetxt(fname: Any, x: Any, fmt: str = "%.18e", delimiter: str = " ", **options: Any) -> None:
+    """Write a table into a file of text; its values are fetched. options: the other arguments of
+    `np.savetxt`, by name.
 
     >>> import io
     >>> gdt.savetxt(io.StringIO(), gdt.ones((2, 2)))
     """
     values = _fetched("savetxt", x)
     if _is_writer():
-        np.savetxt(fname, values, fmt, delimiter)
+        np.savetxt(fname, values, fmt, delimiter, **options)

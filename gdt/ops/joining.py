@@ -15,8 +15,10 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.output import into
 from gdt.array.registry import public
 from gdt.errors import AxisError, DtypeError, ShapeError, error, type_text
+from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem_
 from gdt.ops.intervals import Movement, _move_intervals, movement_of
 from gdt.ops.lookup import checked_axis
@@ -70,16 +72,28 @@ def _by_position(types: Sequence[ArrayType]) -> dict[str, object]:
 
 
 @public
-def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
+def concat(
+    arrays: Arrays,
+    axis: int | None = 0,
+    out: DistributedArray | None = None,
+    *,
+    dtype: Any = None,
+    casting: str = "same_kind",
+) -> DistributedArray:
     """Join arrays end to end along `axis` (None: flattened first).
 
-    Their sizes along all other axes are equal; dtypes promote as in NumPy. The result has the
+    Their sizes along all other axes are equal; dtypes promote as in NumPy. out: an array that the
+    result is written into. dtype: that of the result, to which `casting` lets the arrays be cast;
+    see `gdt.can_cast`. The result has the
     layout of one of the arrays, the one for which the fewest bytes are sent. Raises ShapeError for
     shapes that do not fit.
 
     >>> gdt.concat([gdt.asarray([[1, 2]]), gdt.asarray([[3, 4], [5, 6]])]).tolist()
     [[1, 2], [3, 4], [5, 6]]
     """
+    if out is not None or dtype is not None or casting != "same_kind":
+        joined = concat(_cast(_operands(arrays, "concat"), dtype, casting), axis)
+        return into(out, "concat", joined, casting=casting)
     types = _types(arrays) if type(axis) is int else None
     movement = None if types is None else _end_to_end(types, axis)
     if movement is not None:
@@ -91,6 +105,11 @@ def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
         axis = checked_axis(operands[0].type, axis, "concat")
     movement = _end_to_end(tuple([a.type for a in operands]), axis)
     return operands[0] if len(operands) == 1 else _move_intervals(*operands, how=movement)
+
+
+def _cast(arrays: list[DistributedArray], dtype: Any, casting: str) -> list[DistributedArray]:
+    """The arrays as `dtype`, if it is given; DtypeError for a cast that `casting` forbids."""
+    return arrays if dtype is None else [astype(a, dtype, casting=casting) for a in arrays]
 
 
 def _types(arrays: Any) -> tuple[ArrayType, ...] | None:
@@ -133,8 +152,17 @@ def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
 
 
 @public
-def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
+def stack(
+    arrays: Arrays,
+    axis: int = 0,
+    out: DistributedArray | None = None,
+    *,
+    dtype: Any = None,
+    casting: str = "same_kind",
+) -> DistributedArray:
     """Join arrays of one shape side by side along a new axis, which is not split.
+
+    out, dtype, casting: as of `gdt.concat`.
 
     >>> gdt.stack([gdt.asarray([1, 2]), gdt.asarray([3, 4])], axis=1).tolist()
     [[1, 3], [2, 4]]
@@ -152,8 +180,10 @@ def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
             f"axis {axis!r} is out of range for rank {rank}",
             operands=operand_types(operands),
         )
-    result: DistributedArray = concat([expand_dims(a, int(axis)) for a in operands], int(axis))
-    return result
+    parts = [expand_dims(a, int(axis)) for a in operands]
+    if out is None and dtype is None:
+        return concat(parts, int(axis))
+    return concat(parts, int(axis), out, dtype=dtype, casting=casting)
 
 
 # ---------------------------------------------------------------- splitting

@@ -13,9 +13,11 @@ from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import ShapeError, error
 from gdt.ops.generation import from_indices, type_of_shape
+from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
+from gdt.sharding.rule import RuleSpec
 
 __all__ = ["eye", "identity", "tri", "tril", "triu"]
 
@@ -82,14 +84,16 @@ def tri(
 
 
 def _prepare_triangle(array_type: ArrayType, *, k: int = 0) -> dict[str, Any]:
-    if array_type.ndim < 2:
-        raise error(
-            ShapeError,
-            "tril, triu",
-            f"rank {array_type.ndim} is not a matrix",
-            operands={"x": array_type},
-        )
+    if not array_type.ndim:
+        problem = "rank 0 is neither a matrix nor a row of one"
+        raise error(ShapeError, "tril, triu", problem, operands={"x": array_type})
     return {"k": int(k)}
+
+
+def _triangle_rule(array_type: ArrayType, *, k: int) -> RuleSpec:
+    if array_type.ndim == 1:  # every row of a matrix
+        return RuleSpec("j -> i j", {"i": array_type.shape[0]}, whole=frozenset({"i"}))
+    return RuleSpec("... i j -> ... i j")
 
 
 def rows_and_columns(xp: Any, x: Block, shards: Shards) -> tuple[Block, Block]:
@@ -105,6 +109,10 @@ def rows_and_columns(xp: Any, x: Block, shards: Shards) -> tuple[Block, Block]:
 def _are_below(xp: Any, x: Block, k: int, shards: Shards) -> Block:
     """Whether every element is on or below the k-th diagonal above the main one: (mesh axes..., i,
     j). Many indices are compared in a small dtype, as in NumPy's `tri`."""
+    if x.ndim == shards.start["j"].ndim + 1:  # a vector is a row of a square matrix
+        start = xp.asarray(shards.start["j"])
+        columns = start.reshape(*start.shape, 1, 1) + xp.arange(x.shape[-1])
+        return columns - xp.arange(shards.size["j"])[:, None] <= k
     rows, columns = rows_and_columns(xp, x, shards)
     height, width = shards.size["i"], shards.size["j"]
     last, most = rows + max(-height, min(k, width)), height + width + 1
@@ -117,29 +125,36 @@ def _are_below(xp: Any, x: Block, k: int, shards: Shards) -> Block:
 SMALL = 1 << 12  # elements in a block whose indices are compared as they are
 
 
-@op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
+def _matrices(x: Block, shards: Shards) -> Block:
+    """The blocks of matrices; a vector is a matrix of one row."""
+    return x[..., None, :] if x.ndim == shards.start["j"].ndim + 1 else x
+
+
+@op(_triangle_rule, linear="x", prepare=_prepare_triangle)
 def tril(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
     """The lower triangle of matrices: zeros above the k-th diagonal above the main one.
 
-    x: (..., i, j), as the result. Raises ShapeError for an `x` of rank below 2.
+    x: (..., i, j), as the result; (j,) for the matrix (j, j) all of whose rows are `x`. Raises
+    ShapeError for an `x` of rank 0.
 
     >>> gdt.tril([[1, 2], [3, 4]]).tolist()
     [[1, 0], [3, 4]]
     """
-    return xp.where(_are_below(xp, x, k, shards), x, xp.zeros((), x.dtype))
+    return xp.where(_are_below(xp, x, k, shards), _matrices(x, shards), xp.zeros((), x.dtype))
 
 
-@op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
+@op(_triangle_rule, linear="x", prepare=_prepare_triangle)
 def triu(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
     """The upper triangle of matrices: zeros below the k-th diagonal above the main one.
 
-    x: (..., i, j), as the result. Raises ShapeError for an `x` of rank below 2.
+    x: (..., i, j), as the result; (j,) for the matrix (j, j) all of whose rows are `x`. Raises
+    ShapeError for an `x` of rank 0.
 
     >>> gdt.triu([[1, 2], [3, 4]]).tolist()
     [[1, 2], [0, 4]]
     """
-    return xp.where(_are_below(xp, x, k - 1, shards), xp.zeros((), x.dtype), x)
+    return xp.where(_are_below(xp, x, k - 1, shards), xp.zeros((), x.dtype), _matrices(x, shards))
 
 
-tril.vjp(lambda g, out, x, k=0: tril(g, k=k))
-triu.vjp(lambda g, out, x, k=0: triu(g, k=k))
+tril.vjp(lambda g, out, x, k=0: unbroadcast(tril(g, k=k), x))
+triu.vjp(lambda g, out, x, k=0: unbroadcast(triu(g, k=k), x))

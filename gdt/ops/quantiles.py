@@ -13,17 +13,18 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
-from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
 from gdt.ops.along_axis import take_along_axis_in_range
-from gdt.ops.comparison import equal, isfinite, maximum, where
+from gdt.ops.comparison import equal, isfinite, maximum, minimum, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
 from gdt.ops.nan_functions import nanmean
 from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.rearranging import moveaxis
 from gdt.ops.reductions import Axis, mean, negative_axes, sum_
+from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
-from gdt.ops.sorting import sort
+from gdt.ops.sorting import argsort, sort
 from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
@@ -166,6 +167,42 @@ def _of_numbers(
     return out
 
 
+def _weights_of(name: str, x: DistributedArray, weights: Any, axis: Axis) -> DistributedArray:
+    """The weights in the shape of `x`: those of an axis are those of every slice along it."""
+    x, weights = as_operands(name, x=x, weights=weights)
+    if weights.shape != x.shape:
+        axes = negative_axes(x.type, axis, name)
+        if axis is None or weights.shape != tuple(x.shape[a] for a in axes):
+            problem = f"weights of shape {list(weights.shape)} do not fit axis {axis}"
+            raise error(ShapeError, name, problem, operands={"x": x.type})
+        kept = [n if d - x.ndim in axes else 1 for d, n in enumerate(x.shape)]
+        weights = broadcast_to(reshape(weights, kept), x.shape)
+    return astype(weights, float)
+
+
+def _weighted(
+    x: DistributedArray, weights: DistributedArray, q: np.ndarray, *, numbers_only: bool
+) -> DistributedArray:
+    """The first elements along the first axis up to which there is a share `q` of the weights."""
+    order = argsort(x, axis=0)
+    ordered = take_along_axis_in_range(x, order, axis=0)
+    weights = take_along_axis_in_range(weights, order, axis=0)
+    if numbers_only:
+        weights = where(equal(ordered, ordered), weights, 0)
+    sums = cumsum(weights, axis=0)
+    shares = sums / sums[-1:]
+    last, results = x.shape[0] - 1, []
+    for level in q:
+        # Elements without weight before the first one that has some are none.
+        before = (shares < level) if level else equal(shares, 0)
+        place = minimum(sum_(before, axis=0, keepdims=True).resolve(), last)
+        results.append(take_along_axis_in_range(ordered, place, axis=0)[0])
+    out: DistributedArray = stack(results)
+    if numbers_only or kind_of(x.dtype) != "f":
+        return out
+    return where(equal(ordered[-1], ordered[-1]), out, ordered[-1])  # a NaN is sorted to the end
+
+
 def _quantiles(
     name: str,
     x: Any,
@@ -176,6 +213,7 @@ def _quantiles(
     *,
     most: float = 1.0,
     numbers_only: bool = False,
+    weights: Any = None,
 ) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
@@ -185,6 +223,11 @@ def _quantiles(
         remedy = f"It is one of {', '.join(METHODS)}."
         raise error(ArgumentError, name, f"method is {method!r}", remedy=remedy)
     levels = _checked_q(q, name, most)
+    if weights is not None:
+        if method != "inverted_cdf":
+            problem = f"weights go with the method 'inverted_cdf' alone, not with {method!r}"
+            raise error(ArgumentError, name, problem)
+        weights = _weights_of(name, x, weights, axis)
     if numbers_only and not x.size:
         nothing = nanmean(x, axis, keepdims=keepdims)
         return broadcast_to(nothing, levels.shape + nothing.shape)
@@ -197,9 +240,12 @@ def _quantiles(
     if method not in CHOOSING:
         dtype = _result_dtype(x.dtype, levels.dtype, is_weak=type(q) in (int, float))
     front, axes = _in_front(x, axis, name, keeps_dtype=method in CHOOSING and not of_numbers)
-    run = _of_numbers if of_numbers else _whole
-    listed = levels.reshape(-1) if levels.size else np.zeros(1)
-    out = run(front, listed.astype(float) / most, method, dtype)
+    listed = (levels.reshape(-1) if levels.size else np.zeros(1)).astype(float) / most
+    if weights is not None:
+        weights = _in_front(weights, axis, name, keeps_dtype=True)[0]
+        out = _weighted(front, weights, listed, numbers_only=of_numbers)
+    else:
+        out = (_of_numbers if of_numbers else _whole)(front, listed, method, dtype)
     if keepdims:
         rest = iter(out.shape[1:])
         shape = [1 if d in axes else next(rest) for d in range(x.ndim)]
@@ -215,8 +261,20 @@ def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> D
     (x,) = as_operands(name, x=x)
     if _is_of_nothing(x, axis, name):
         return mean(x, axis=axis, keepdims=keepdims)
+    if x.dtype.kind == "c" and not options:
+        return _complex_median(x, axis, keepdims)
     x = astype(x, float) if x.dtype.kind == "b" else x
     return _quantiles(name, x, 0.5, axis, "linear", keepdims, **options)
+
+
+def _complex_median(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
+    """The median of complex numbers, which are ordered by their real parts, then by the others."""
+    front, axes = _in_front(x, axis, "median", keeps_dtype=True)
+    ordered, half = sort(front, axis=0), front.shape[0] // 2
+    out = mean(ordered[half - 1 + front.shape[0] % 2 : half + 1], axis=0)
+    last = ordered[-1]  # a NaN is sorted to the end
+    out = where(equal(last, last), out, last)
+    return reshape(out, [1 if d in axes else n for d, n in enumerate(x.shape)]) if keepdims else out
 
 
 @public
@@ -229,12 +287,15 @@ def quantile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> DistributedArray:
     """The q-quantiles of `x` along `axis` (None: of all elements), NaN where an element is NaN.
 
     q: numbers of 0 to 1; the axes of several are the first ones of the result. method: how to
     choose or interpolate between elements, any of `numpy.quantile`. keepdims: whether the axes
-    stay, with length 1.
+    stay, with length 1. weights: of the shape of `x`, or of its axis, for the method
+    "inverted_cdf". overwrite_input: accepted for NumPy's sake.
 
     A quantile between an infinite element and another one is infinite, where NumPy's is NaN. The
     result has the dtype of `x` and `q` together, to which a Python number `q` does not count; that
@@ -246,7 +307,7 @@ def quantile(
     >>> gdt.quantile(gdt.asarray([1.0, 2.0, 3.0, 4.0]), [0.5, 1.0]).tolist()
     [2.5, 4.0]
     """
-    return _quantiles("quantile", x, q, axis, method, keepdims)
+    return _quantiles("quantile", x, q, axis, method, keepdims, weights=weights)
 
 
 @public
@@ -259,13 +320,15 @@ def percentile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> DistributedArray:
     """`gdt.quantile` with `q` from 0 to 100.
 
     >>> float(gdt.percentile(gdt.asarray([1.0, 2.0, 3.0]), 50))
     2.0
     """
-    return _quantiles("percentile", x, q, axis, method, keepdims, most=100.0)
+    return _quantiles("percentile", x, q, axis, method, keepdims, most=100.0, weights=weights)
 
 
 @public
@@ -278,7 +341,8 @@ def median(
     keepdims: bool = False,
 ) -> DistributedArray:
     """The middle element of `x` along `axis` (None: of all), or the mean of the two in the middle;
-    NaN where an element is NaN, and where there is none. Raises DtypeError for complex numbers.
+    NaN where an element is NaN, and where there is none. Complex numbers are ordered by their real
+    parts, then by their imaginary ones.
 
     >>> float(gdt.median(gdt.asarray([3.0, 1.0, 2.0])))
     2.0
@@ -296,13 +360,17 @@ def nanquantile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> DistributedArray:
     """`gdt.quantile` of the elements that are no NaN; NaN where there is none.
 
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
     2.0
     """
-    return _quantiles("nanquantile", x, q, axis, method, keepdims, numbers_only=True)
+    return _quantiles(
+        "nanquantile", x, q, axis, method, keepdims, numbers_only=True, weights=weights
+    )
 
 
 @public
@@ -315,13 +383,25 @@ def nanpercentile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> DistributedArray:
     """`gdt.nanquantile` with `q` from 0 to 100.
 
     >>> float(gdt.nanpercentile(gdt.asarray([1.0, float("nan"), 3.0]), 0))
     1.0
     """
-    return _quantiles("nanpercentile", x, q, axis, method, keepdims, most=100.0, numbers_only=True)
+    return _quantiles(
+        "nanpercentile",
+        x,
+        q,
+        axis,
+        method,
+        keepdims,
+        most=100.0,
+        numbers_only=True,
+        weights=weights,
+    )
 
 
 @public

@@ -187,13 +187,29 @@ def take(
     x: (..., n, ...), indices: any shape, result: `indices.shape` in the place of axis n. Negative
     indices count from the end. A split axis is not gathered: each device takes what it holds, and
     the result is a partial sum.
-    Raises IndexRangeError for an index out of range; on a GPU such an index takes the nearest
-    element.
+    mode: "raise", "wrap" or "clip": what becomes of an index out of range; "raise" raises
+    IndexRangeError, but on a GPU such an index takes the nearest element.
 
     >>> gdt.take(gdt.asarray([[1, 2], [3, 4], [5, 6]]), [2, 0], axis=0).tolist()
     [[5, 6], [1, 2]]
     """
+    if mode != "raise":
+        indices = _in_range(x, indices, axis, mode)
     return take_at("take", x, indices, axis)
+
+
+def _in_range(x: Any, indices: Any, axis: int | None, mode: str) -> Any:
+    """The indices, of which those out of range are counted on from the other end, or are made that
+    of the first or the last element."""
+    if mode not in ("wrap", "clip"):
+        raise error(ArgumentError, "take", f"mode is {mode!r}, none of 'raise', 'wrap' and 'clip'")
+    shape = np.shape(x)
+    size = math.prod(shape) if axis is None or not shape else shape[axis]
+    if not isinstance(indices, DistributedArray):
+        indices = np.asarray(indices)
+    if indices.dtype.kind not in "iu" or not size:
+        return indices  # `take` says what is wrong with them
+    return indices % size if mode == "wrap" else indices.clip(0, size - 1)
 
 
 def take_at(
