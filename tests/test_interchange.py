@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,19 @@ class Producer:
         raise BufferError("no dtype of DLPack")
 
 
+class Exported:
+    """A library's array on the host, of the memory that a capsule names."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_numpy_reads_an_array_through_dlpack(blocks: int) -> None:
     mesh = gdt.create_mesh([("x", 2)], device_type="CPU", blocks=blocks)
@@ -43,26 +58,15 @@ def test_numpy_reads_an_array_through_dlpack(blocks: int) -> None:
     assert x.tolist() == [0, 1, 2, 3, 4]
 
 
-class Capsule:
-    """An array in the memory of the host, as a capsule that has been made before."""
-
-    def __init__(self, capsule: Any) -> None:
-        self.capsule = capsule
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
-
-
 def test_consumers_that_know_no_read_only_memory_get_a_copy() -> None:
     x = gdt.ones(3)
-    shared = np.from_dlpack(Capsule(x.__dlpack__(max_version=(1, 0))))
+    shared = np.from_dlpack(Exported(x.__dlpack__(max_version=(1, 0), copy=False)))
     assert np.shares_memory(shared, x.numpy()) and not shared.flags.writeable
-    copied = np.from_dlpack(Capsule(x.__dlpack__()))
-    assert not np.shares_memory(copied, x.numpy())
-    asked_for = np.from_dlpack(Capsule(x.__dlpack__(copy=False)))
+    assert not np.from_dlpack(x, copy=False).flags.writeable
+    for copied in (np.from_dlpack(Exported(x.__dlpack__())), np.from_dlpack(x),
+                   np.from_dlpack(Exported(x.__dlpack__(max_version=(1, 0))))):  # fmt: skip
+        assert not np.shares_memory(copied, x.numpy())
+    asked_for = np.from_dlpack(Exported(x.__dlpack__(copy=False)))
     assert np.shares_memory(asked_for, x.numpy()) and not x.numpy().flags.writeable
     memory = np.ones(3)
     memory.flags.writeable = False
@@ -79,7 +83,7 @@ def test_shards_in_one_memory_are_exported_without_a_copy() -> None:
     for specs, shape in ((["x", "y"], (2, 2)), (["x"], (7,)), ([("x", "y"), None], (16, 8))):
         x = gdt.asarray(np.arange(np.prod(shape)).reshape(shape), layout=gdt.Layout(specs, mesh))
         for version in ({}, {"max_version": (0, 8)}, {"max_version": (1, 0)}):
-            shared = np.from_dlpack(Capsule(x.__dlpack__(copy=False, **version)))
+            shared = np.from_dlpack(Exported(x.__dlpack__(copy=False, **version)))
             assert np.shares_memory(shared, x.numpy()) and shared.tolist() == x.tolist()
         assert not np.from_dlpack(x, copy=False).flags.writeable
     divided = gdt.create_mesh([("x", 2)], blocks=2)
@@ -168,3 +172,65 @@ def test_checkpoints_hold_arrays_of_gpus(tmp_path: Any) -> None:
         into = {"w": gdt.zeros(9, layout=gdt.Layout(["x"], mesh))}
         gdt.checkpoint.restore(path, into)
         assert into["w"].tolist() == tree["w"].tolist()
+
+
+class Tensor:
+    """An array as PyTorch has it: of DLPack, and of `__array__` for some dtypes alone."""
+
+    def __init__(self, value: gdt.DistributedArray, *, requires_grad: bool = False) -> None:
+        self.value, self.requires_grad = value, requires_grad
+        self.dtype = f"torch.{value.dtype}"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.requires_grad:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        return self.value.__dlpack__(**options)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("Got unsupported ScalarType")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16"])
+def test_tensors_of_other_libraries_are_operands(dtype: str) -> None:
+    host = gdt.asarray([1, 0, 1]).astype(dtype)
+    x, t = gdt.relayout(host, gdt.Layout(["x"], MESH)), Tensor(host)
+    assert gdt.asarray(t).dtype == host.dtype and gdt.asarray(t).tolist() == host.tolist()
+    for got in (x + t, t + x, gdt.add(x, t), gdt.add(t, x)):
+        assert got.dtype == (x + x).dtype and got.tolist() == (x + x).tolist()
+    assert gdt.stack([t, t]).tolist() == [host.tolist()] * 2
+    assert gdt.concat([x, t]).dtype == host.dtype
+    if dtype in ("int64", "bool"):
+        index = [1, 0, 1] if dtype == "int64" else [True, False, True]
+        assert x[t].tolist() == x[np.array(index)].tolist()
+    with pytest.raises(DtypeError, match=r"add: a Tensor cannot be taken over.*tensor\.detach"):
+        x + Tensor(host, requires_grad=True)
+    with pytest.raises(DtypeError, match=r"asarray: a Tensor cannot .*tensor\.detach\(\)"):
+        gdt.asarray(Tensor(host, requires_grad=True))
+
+
+def test_arrays_share_memory_with_themselves_and_with_what_they_view() -> None:
+    x = gdt.arange(6.0, layout=gdt.Layout(["x"], MESH))
+    memory = np.arange(3.0)
+    own = gdt.asarray(memory, copy=False)
+    for share in (gdt.may_share_memory, gdt.shares_memory, np.may_share_memory, np.shares_memory):
+        assert share(x, x) is True and share(own, memory) is True
+        assert share(x, x + 1) is False and share(x, x.copy()) is False
+        assert share(x, memory) is False and share(memory, gdt.asarray(memory)) is False
+    assert gdt.may_share_memory(memory, memory[1:]) and not gdt.shares_memory([1], [1])
+    assert gdt.require([1, 2], "float32", ["C", "W"]).dtype == np.float32
+
+
+def test_vectors_are_columns_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Column:
+        def __init__(self, values: np.ndarray) -> None:
+            self.values = values
+
+        def __arrow_c_array__(self, schema: Any) -> tuple[Any, list[int]]:
+            return schema, self.values.tolist()
+
+    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(array=Column))
+    x = gdt.arange(5, layout=gdt.Layout(["x"], MESH))
+    assert x.__arrow_c_array__("schema") == ("schema", [0, 1, 2, 3, 4])

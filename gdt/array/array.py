@@ -337,6 +337,13 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         """DLPack's type and index of the device that the array is on."""
         return dlpack.device(self)
 
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        """The values of a vector for libraries of Arrow's columns, made by pyarrow; not copied
+        where they lie in one block."""
+        import pyarrow  # noqa: PLC0415  # optional
+
+        return pyarrow.array(self.numpy()).__arrow_c_array__(requested_schema)
+
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """The module `gdt`, whose functions follow the array API standard.
 

@@ -44,9 +44,10 @@ def exported(
 ) -> Any:
     """The whole array as a DLPack capsule, on the device that it lives on.
 
-    Memory is shared where the consumer can be told not to write to it (DLPack 1.0), and on GPUs and
-    with copy=False, where it must not; else it is copied. Raises ExportError (a BufferError) where
-    that is not possible: several blocks are no one memory.
+    On the host the values are copied, since libraries write to what they take over, PyTorch to
+    memory that DLPack calls read-only too. They are shared on GPUs, and with copy=False: read-only
+    for consumers that know it (DLPack 1.0); others must not write. Raises ExportError (a
+    BufferError) where that is not possible: several blocks are no one memory.
     """
     if dl_device is not None and tuple(dl_device) != device(x):
         raise error(ExportError, "__dlpack__", f"the array is on {device(x)}, not on {dl_device}")
@@ -62,7 +63,7 @@ def exported(
     says_read_only = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
     if copy is False:
         return _capsule(_shared(x, value, writable=not says_read_only), **arguments)
-    return _capsule(value if says_read_only and not copy else value.copy(), **arguments)
+    return _capsule(value.copy(), **arguments)
 
 
 def _shared(x: Any, value: np.ndarray, *, writable: bool) -> np.ndarray:
@@ -139,17 +140,17 @@ def _whole(x: Any) -> Any:
         return joined(x.type, x.blocks[0])
 
 
-def imported(value: Any) -> Any:
-    """An array of another library as one of NumPy, or of CuPy if it is on a GPU; not copied."""
+def imported(value: Any, op: str = "from_dlpack") -> Any:
+    """An array of another library as one of NumPy, or of CuPy if it is on a GPU; not copied.
+
+    op: the function that takes it, for errors."""
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
         kind = type(value).__name__
-        raise error(
-            ArgumentError, "from_dlpack", f"a {kind} has no __dlpack__", remedy="Use gdt.asarray."
-        )
+        raise error(ArgumentError, op, f"a {kind} has no __dlpack__", remedy="Use gdt.asarray.")
     kind, index = value.__dlpack_device__()
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         problem = f"the array is on a device of DLPack's type {int(kind)}"
-        raise error(DeviceError, "from_dlpack", problem, remedy="It takes CPU and CUDA memory.")
+        raise error(DeviceError, op, problem, remedy="It takes CPU and CUDA memory.")
     is_bfloat16 = "bfloat16" in str(getattr(value, "dtype", ""))
     source = _Integers(value) if is_bfloat16 else value
     try:
@@ -161,5 +162,5 @@ def imported(value: Any) -> Any:
             array = np.from_dlpack(source)
     except (BufferError, RuntimeError, TypeError, ValueError) as cause:
         problem = f"{type_text(value)} cannot be taken over: {cause}"
-        raise error(DtypeError, "from_dlpack", problem) from cause
+        raise error(DtypeError, op, problem) from cause
     return array.view(BFLOAT16) if is_bfloat16 else array

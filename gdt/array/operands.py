@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.array.dlpack import imported
 from gdt.array.operators import is_array_like
 from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import as_array
+from gdt.backend.cupy import on_gpu
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.sharding.default_mesh import get_default_mesh, mesh_of_one
 from gdt.sharding.dtypes import kind_of
@@ -21,6 +23,7 @@ from gdt.sharding.rule import check_meshes
 
 SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)
 NUMBERS = (*SCALARS, np.generic)
+HOST = (*NUMBERS, np.ndarray, list, tuple)
 
 
 def as_operand(
@@ -38,6 +41,8 @@ def as_operand(
             remedy=getattr(value, "as_operand", "Operands are arrays, numbers or nested lists."),
         )
     refuse_mask(value, op, name)
+    if not isinstance(value, HOST) and hasattr(value, "__dlpack__") and not on_gpu(value):
+        value = imported(value, op)
     try:
         whole = as_array(value, mesh)
     except ValueError as e:

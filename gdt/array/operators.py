@@ -260,4 +260,4 @@ def is_array_like(value: object) -> bool:
     """Whether an operator accepts `value` as its other operand."""
     return isinstance(
         value, ArrayMethods | np.ndarray | np.generic | int | float | complex | list | tuple
-    ) or on_gpu(value)
+    ) or (hasattr(value, "__dlpack__") or on_gpu(value))

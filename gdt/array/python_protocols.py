@@ -11,6 +11,7 @@ from gdt.arguments import checked
 from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
 from gdt.observe import OBSERVERS
+from gdt.sharding import processes
 
 
 class PythonProtocols:
@@ -52,6 +53,14 @@ class PythonProtocols:
     def tobytes(self: Any) -> bytes:
         """The bytes of the global array, row-major."""
         return bytes(self)
+
+    @checked
+    def tofile(self: Any, fid: Any, sep: str = "", format: str = "%s") -> None:
+        """Write the elements into a file, row-major, as NumPy's arrays do; `gdt.fromfile` reads
+        them. Of several processes the first one writes."""
+        values = self.numpy()
+        if processes.current().index == 0:
+            values.tofile(fid, sep, format)
 
     def __float__(self: Any) -> float:
         return float(self.item())

@@ -30,7 +30,7 @@ from gdt.linalg.whole import (
     svdvals_gradient,
 )
 from gdt.ops.comparison import where
-from gdt.ops.elementwise import like, multiply, real
+from gdt.ops.elementwise import astype, like, multiply, real
 from gdt.ops.exponential import exp, log
 from gdt.ops.extrema import max_
 from gdt.ops.movement import relayout
@@ -309,6 +309,8 @@ def lstsq(x: Any, y: Any, rcond: float | None = None) -> LstsqResult:
     [2.0]
     """
     x, y = as_floats("lstsq", x=x, y=y)
+    common = promoted(x.dtype, y.dtype)  # in which NumPy computes all four results
+    x, y = astype(x, common), astype(y, common)
     check_matrices("lstsq", "x", x, square=False)
     if x.ndim != 2 or y.ndim not in (1, 2) or y.shape[0] != x.shape[0]:
         problem = f"y of shape {list(y.shape)} does not fit x of shape {list(x.shape)}"

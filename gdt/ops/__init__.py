@@ -18,6 +18,7 @@ from gdt.ops.closeness import *
 from gdt.ops.comparison import *
 from gdt.ops.convolving import *
 from gdt.ops.creation import *
+from gdt.ops.datasets import *
 from gdt.ops.differences import *
 from gdt.ops.dtypes import *
 from gdt.ops.editing import *
@@ -28,6 +29,7 @@ from gdt.ops.files import *
 from gdt.ops.grids import *
 from gdt.ops.histograms import *
 from gdt.ops.index_arrays import *
+from gdt.ops.index_tricks import *
 from gdt.ops.indexing import *
 from gdt.ops.interchange import *
 from gdt.ops.interpolation import *

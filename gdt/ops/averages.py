@@ -310,7 +310,7 @@ def vecmat(v: Any, x: Any, /, out: DistributedArray | None = None) -> Distribute
     [4, 6]
     """
     v, x = as_operands("vecmat", v=v, x=x)
-    return einsum("...m,...mn->...n", conj(v), x)
+    return einsum("...m,...mn->...n", conj(v) if v.dtype.kind == "c" else v, x)
 
 
 # ---------------------------------------------------------------- functions of slices

@@ -22,6 +22,7 @@ from gdt.array.placing import checked_layout, distribute
 from gdt.array.registry import public
 from gdt.backend import as_array
 from gdt.errors import ArgumentError, CopyError, DtypeError, ShapeError, error
+from gdt.ops.datasets import from_dataset, is_dataset
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.generation import from_blocks, type_of_shape
 from gdt.ops.movement import relayout
@@ -80,6 +81,8 @@ def asarray(
     if isinstance(value, DistributedArray):
         return _converted(value, dtype, layout, device, copy)
     if type(value) is not np.ndarray and not is_array_like(value):  # mostly without a call
+        if is_dataset(value):
+            return from_dataset(value, dtype, layout, device)
         value = _taken_over(value)
     if layout is None and dtype is None and copy is not False:
         mesh = checked_layout(None, 0, "asarray", device).mesh
@@ -125,10 +128,10 @@ def _converted(
 def _taken_over(value: Any) -> Any:
     """The values of an object that is no array, as an array of NumPy or CuPy where its protocols
     give one; else the object itself."""
+    if hasattr(value, "__dlpack__"):  # which knows bfloat16, and says that it has a gradient
+        return dlpack.imported(value, "asarray")
     if hasattr(value, "__array__") or isinstance(value, range):
         return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        return dlpack.imported(value)
     if isinstance(value, memoryview | bytearray | array_of_numbers | ctypes.Array | mmap):
         return np.asarray(memoryview(value))
     return value

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.array.dlpack import imported
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.array.views import ELEMENT, show
+from gdt.backend.cupy import on_gpu
 from gdt.errors import IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.lookup import checked_indices
@@ -258,6 +260,8 @@ def _item(array_type: ArrayType, item: Any) -> Any:
         return item
     if isinstance(item, int | np.integer) and not isinstance(item, bool):
         return int(item)
+    if hasattr(item, "__dlpack__") and not isinstance(item, np.ndarray) and not on_gpu(item):
+        item = imported(item, "getitem")
     if isinstance(item, list | tuple | np.ndarray):
         array = np.asarray(item)
         array = (

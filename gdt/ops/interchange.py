@@ -7,11 +7,12 @@ from typing import Any
 from gdt.array import dlpack
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
+from gdt.array.sharing import share_memory
 from gdt.ops.creation import asarray
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
-__all__ = ["from_dlpack"]
+__all__ = ["from_dlpack", "may_share_memory", "require", "shares_memory"]
 
 
 @public
@@ -35,3 +36,36 @@ def from_dlpack(
     """
     value = x if isinstance(x, DistributedArray) else dlpack.imported(x)
     return asarray(value, layout=layout, device=device, copy=copy)
+
+
+@public
+def may_share_memory(a: Any, b: Any, /, max_work: int = 0) -> bool:
+    """Whether a write to one of two arrays may show in the other one.
+
+    max_work: accepted for NumPy's sake.
+
+    >>> x = gdt.ones(2)
+    >>> gdt.may_share_memory(x, x), gdt.may_share_memory(x, x + 1)
+    (True, False)
+    """
+    return share_memory(a, b)
+
+
+@public
+def shares_memory(a: Any, b: Any, /, max_work: int = -1) -> bool:
+    """Whether a write to one of two arrays may show in the other one; see `gdt.may_share_memory`.
+
+    >>> gdt.shares_memory(gdt.ones(2), gdt.ones(2))
+    False
+    """
+    return share_memory(a, b)
+
+
+@public
+def require(a: Any, dtype: Any = None, requirements: Any = None) -> DistributedArray:
+    """`a` as an array; requirements: those of NumPy on memory, which every array of gdt meets.
+
+    >>> gdt.require([1, 2], float, "C").dtype
+    dtype('float64')
+    """
+    return asarray(a, dtype)

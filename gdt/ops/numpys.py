@@ -6,6 +6,7 @@ from __future__ import annotations
 from numpy import (
     base_repr,
     binary_repr,
+    errstate,
     format_float_positional,
     format_float_scientific,
     get_printoptions,
@@ -14,17 +15,21 @@ from numpy import (
     geterrcall,
     iterable,
     mintypecode,
+    ndenumerate,
+    ndindex,
     printoptions,
     set_printoptions,
     setbufsize,
     seterr,
     seterrcall,
     typename,
+    vectorize,
 )
 
 __all__ = [
     "base_repr",
     "binary_repr",
+    "errstate",
     "format_float_positional",
     "format_float_scientific",
     "get_printoptions",
@@ -33,10 +38,13 @@ __all__ = [
     "geterrcall",
     "iterable",
     "mintypecode",
+    "ndenumerate",
+    "ndindex",
     "printoptions",
     "set_printoptions",
     "setbufsize",
     "seterr",
     "seterrcall",
     "typename",
+    "vectorize",
 ]

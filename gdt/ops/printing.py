@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.notes import gathered, note_operands
 from gdt.observe import report_fetch
 from gdt.sharding.reduction import UFUNCS
 
-__all__ = ["array_repr", "array_str"]
+__all__ = ["array2string", "array_repr", "array_str"]
 
 
 @public
@@ -46,17 +47,40 @@ def array_str(x: DistributedArray) -> str:
     return _values(x) if x.ndim else str(edges(x, 0))
 
 
-def _values(x: DistributedArray, separator: str = " ", prefix: str = "") -> str:
-    options = np.get_printoptions()
+@public
+def array2string(
+    a: Any,
+    max_line_width: int | None = None,
+    precision: int | None = None,
+    suppress_small: bool | None = None,
+    separator: str = " ",
+    prefix: str = "",
+    **options: Any,
+) -> str:
+    """The values of an array as text, as `numpy.array2string` writes it; fetched as by
+    `gdt.array_repr`.
+
+    options: the other arguments of NumPy's, by name.
+
+    >>> gdt.array2string(gdt.asarray([0.25, 0.5]), precision=1, separator=", ")
+    '[0.2, 0.5]'
+    """
+    (x,) = as_operands("array2string", a=a)
+    options |= {"max_line_width": max_line_width, "precision": precision}
+    return _values(x, separator, prefix, suppress_small=suppress_small, **options)
+
+
+def _values(x: DistributedArray, separator: str = " ", prefix: str = "", **given: Any) -> str:
+    options: dict[str, Any] = {**np.get_printoptions()} | {
+        k: v for k, v in given.items() if v is not None
+    }
     summarised = x.size > options["threshold"]
     edge = options["edgeitems"] if summarised else max(x.shape, default=0)
-    return np.array2string(
-        edges(x, edge),
-        separator=separator,
-        prefix=prefix,
-        threshold=0 if summarised else max(x.size, options["threshold"]),
-        edgeitems=edge,
-    )
+    given |= {
+        "threshold": 0 if summarised else max(x.size, options["threshold"]),
+        "edgeitems": edge,
+    }
+    return np.array2string(edges(x, edge), separator=separator, prefix=prefix, **given)
 
 
 def edges(x: DistributedArray, count: int) -> np.ndarray:

@@ -1,0 +1,25 @@
+"""Whether two arrays share memory, as a program can tell: whether a write to one shows in the
+other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def share_memory(x: Any, y: Any) -> bool:
+    """Whether what is written into one of the arrays may show in the other one.
+
+    Distributed arrays may hold the same blocks, which nobody writes to: an array that is written
+    gets new ones. An array of the host shares memory with one that was made of it without a copy,
+    or whose values it views.
+    """
+    distributed = [a for a in (x, y) if hasattr(a, "blocks")]
+    if len(distributed) == 2:
+        return x is y
+    if not distributed:
+        return bool(np.may_share_memory(np.asarray(x), np.asarray(y)))
+    host = np.asarray(y if distributed[0] is x else x)
+    blocks = [b for b in distributed[0].blocks if isinstance(b, np.ndarray)]
+    return any(np.may_share_memory(block, host) for block in blocks)
