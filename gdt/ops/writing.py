@@ -337,7 +337,7 @@ def _written(x: DistributedArray, region: Cut, value: DistributedArray) -> bool:
 def _writers(
     x: ArrayType, value: ArrayType, extents: tuple[Extent, ...]
 ) -> tuple[list[Callable[[Block, Block], None]], Layout]:
-    """What writes into each block of an array, and the layout in which the value is for it."""
+    """Functions that write into each block of an array, and the layout of the value for them."""
     layouts, _, copies = _plan(x, value, extents)
     backend = backend_of(x.mesh)
     functions = [backend.placed(x.mesh, i, partial(_write, c)) for i, c in enumerate(copies)]
