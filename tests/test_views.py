@@ -169,6 +169,19 @@ def test_elements_are_values_of_their_own(x: gdt.DistributedArray) -> None:
     assert float(x[1, 2]) == 8.0
 
 
+def test_views_share_memory_where_numpys_do(x: gdt.DistributedArray) -> None:
+    values = np.zeros((4, 3))
+    makers: list[Callable[[Any], Any]] = [
+        lambda a: a, lambda a: a[:2], lambda a: a[2:], lambda a: a.T[1:2], lambda a: a[1:, 2],
+        lambda a: a.reshape(-1)[:3], lambda a: a + 1, lambda a: a.copy(),
+    ]  # fmt: skip
+    mine, theirs = [f(x) for f in makers], [f(values) for f in makers]
+    for a, n in zip(mine, theirs, strict=True):
+        for b, m in zip(mine, theirs, strict=True):
+            assert np.may_share_memory(a, b) == np.may_share_memory(n, m)
+    assert not gdt.shares_memory(x[0, 0], x)
+
+
 def test_writes_that_fail_change_nothing(x: gdt.DistributedArray) -> None:
     view, row, before = x[1:3], x[1], x.tolist()
     for wrong in (lambda: view.__setitem__(0, "a"), lambda: view.__setitem__(5, 1.0),

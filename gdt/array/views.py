@@ -109,15 +109,31 @@ def is_view_in_numpy(x: Any, kind: str, static: Any) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _is_view_in_numpy(shape: tuple[int, ...], dtype: Any, steps: tuple[Step, ...]) -> bool:
-    # Strides of a C-ordered array over the memory of one element: nothing of it is read.
-    strides = [dtype.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    x = np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
     try:
-        for kind, static in steps:
-            x = KINDS[kind].of_numpy(x, static)
+        _in_numpy(np.empty(1, dtype), shape, steps)
     except ValueError:
         return False
     return True
+
+
+def _in_numpy(memory: np.ndarray, shape: tuple[int, ...], steps: tuple[Step, ...]) -> np.ndarray:
+    """What the steps make of a C-ordered array of that shape, as if it lay in the memory of one
+    element: nothing of it may be read."""
+    strides = [memory.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    x = np.lib.stride_tricks.as_strided(memory, shape, strides)
+    for kind, static in steps:
+        x = KINDS[kind].of_numpy(x, static)
+    return x
+
+
+def overlap(x: Any, y: Any) -> bool:
+    """Whether a write to one of two arrays may show in the other one."""
+    (base, steps), (other, other_steps) = _origin(x), _origin(y)
+    if base is not other or base is None:
+        return x is y
+    memory = np.empty(1, base.dtype)
+    view, other_view = (_in_numpy(memory, base.shape, s) for s in (steps, other_steps))
+    return np.may_share_memory(view, other_view)
 
 
 def is_element(array: Any) -> bool:

@@ -444,10 +444,30 @@ def values() -> dict[str, Any]:
         "packed": bool(gdt.all(packed == x)),
         "mean": mean.result(),
         "sharded": sharded(),
+        "views": views(mesh),
         "all-reduces": [all_reduces(way) for way in ("to_one", "hierarchical")],
         "explain": str(gdt.explain(lambda a: (a @ a.T).resolve(), x)),
         "shards": [[s.device, list(s.coordinate), s.data.tolist()] for s in x.shards],
     }
+
+
+def views(mesh: gdt.Mesh) -> list[Any]:
+    """Arrays that are written through views of them, and views of arrays that are written."""
+    x = gdt.asarray(np.arange(54.0).reshape(9, 6), layout=Layout(["a", "b"], mesh))
+    row, columns, flat = x[7], x.T[1:4:2], x.reshape(-1)
+    row[2:] += 100.0
+    x[0] = columns[:, 0].sum()
+    flat[5:8] = [1.0, 2.0, 3.0]
+    x.T[5][::-2] = -1.0
+
+    @gdt.function
+    def step(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        part = x[2:5]
+        part *= 0.5
+        return gdt.sum(part)
+
+    sums = [float(step(x)) for _ in range(4)]
+    return [x.tolist(), row.tolist(), columns.tolist(), flat.tolist(), sums]
 
 
 def all_reduces(reduce_by: str) -> list[Any]:
