@@ -171,7 +171,8 @@ class Reach:
             self._by_name += [(place, value) for place in places]
         elif isinstance(value, Stateful):
             yield from _of_mapping(name, vars(value), value)
-            yield Place(type(value).__name__, Attributes(value), "__class__")
+            if is_own(type(value)):
+                yield Place(type(value).__name__, Attributes(value), "__class__")
         elif is_own(type(value)):
             yield from _of_container(name, value)
             yield from _of_object(name, value)
@@ -187,11 +188,10 @@ class Reach:
             yield from [Place(n, (v,), 0) for n, v in given if not isinstance(v, dict | list)]
             return
         yield from variables
-        attributes, own = Attributes(function), is_own(function)
-        fields = ["__defaults__", "__kwdefaults__", *["__code__"] * own]
+        attributes, fields = Attributes(function), ("__defaults__", "__kwdefaults__")
         yield from [Place("default", attributes, n) for n in fields if attributes[n]]
         yield from [Place(f"{name}.{n}", vars(function), n) for n in vars(function)]
-        if own:
+        if is_own(function):
             code = _names(function.__code__)
             self._names |= code["names"]
             yield from [Place(n, function.__globals__, n) for n in sorted(code["globals"])]
