@@ -447,6 +447,23 @@ def test_what_a_step_refers_to_is_seen(
     assert recorded.programs
 
 
+@pytest.mark.parametrize("package", ["trap_library", "another_library"])
+def test_of_installed_packages_only_that_of_the_step_is_seen(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library may be where all of a user's steps are."""
+    library = types.ModuleType(f"{package}.steps")
+    library.__file__ = f"/lib/site-packages/{package}/steps.py"
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    exec("RATE = 2.0\ndef step(x): return x * RATE", vars(library))
+    called = library.step
+    step = gdt.function(called if package == "trap_library" else lambda x: called(x))
+    for n in range(6):
+        library.RATE = 2.0 if n < 4 else 3.0
+        expected = library.RATE if package == "trap_library" else 2.0
+        assert step(gdt.ones(1)).tolist() == [expected]
+
+
 def test_numbers_in_sets_are_told_apart() -> None:
     signs = {0.0}
     step = gdt.function(lambda x: gdt.copysign(x, min(signs)))

@@ -112,7 +112,7 @@ class Checkpointed(Stateful):
     def _state(self) -> Iterator[tuple[str, Any]]:
         """Return an iterator of the names and values of what the function can reach."""
         root = Place(self.__name__, (self.function,), 0)
-        yield from [(place.name, value) for place, value, _ in Reach().walk([root])]
+        yield from [(place.name, value) for place, value, _ in Reach(self.function).walk([root])]
 
 
 class _Segment:

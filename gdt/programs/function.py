@@ -324,11 +324,11 @@ def function(
        first call with a signature runs as written, the second is recorded, later ones are replayed.
        Schedules of learning rates, counts of steps and random numbers go on as without recording.
     3. A recording does not see, and takes for constant: the elements of NumPy arrays, clocks,
-       files, context variables, objects and modules of Python's library and of installed packages
-       (but for containers, namespaces, partials and weak references), names made as text (`eval`),
-       a function's `__code__`, what is neither array nor Module in containers of more than 1,000
-       items; and, where `state` is given, other variables, unless they lead to the state, are None
-       or hold nothing.
+       files, context variables, objects and modules of Python's library and of other installed
+       packages (but for containers, namespaces, partials and weak references), names made as text
+       (`eval`), a function's `__code__`, what is neither array nor Module in containers of more
+       than 1,000 items; and, where `state` is given, other variables, unless they lead to the
+       state, are None or hold nothing.
 
     Raises FunctionError, with the user's line, where a recorded step takes NumPy arrays or lists
     from the host, reads values there (`float`, `.numpy()`, `.item()`), draws from another generator

@@ -153,7 +153,7 @@ class State(Observer):
         ]
         for name, source in HOST_RANDOM:
             self._entries.append(Entry.of(Place(name, Draws(source), 0), "constant"))
-        roots, unnamed, reach = [Place("self", (function,), 0)], list[Place](), Reach()
+        roots, unnamed, reach = [Place("self", (function,), 0)], list[Place](), Reach(function)
         if named is not None:
             trees = [part if is_own(type(part)) else tree_of(part) or part for part in named]
             unnamed = roots

@@ -107,19 +107,31 @@ def tree_of(value: Any) -> Any:
     Python's; None for any other value."""
     if owner_of(value) is not None:
         return value
-    module = type(value).__module__
+    module = _module_of(type(value))
     is_known = _package(module) in ("gdt", "numpy", *sys.stdlib_module_names)
     return None if is_known and module not in HOLDERS else getattr(value, "__dict__", None)
 
 
-def is_own(value: Any) -> bool:
-    """Whether a function, a class or a module is the user's: not gdt's, Python's or installed."""
-    return _is_own_module(_module_of(value))
+def is_own(value: Any, package: str = "") -> bool:
+    """Whether a function, a class or a module is the user's: not gdt's, Python's or installed, but
+    as that package."""
+    return _is_own_module(_module_of(value), package)
+
+
+def _package_of(function: Any) -> str:
+    """The package of the innermost function in partials, methods and wrappers."""
+    if isinstance(function, functools.partial):
+        return _package_of(function.func)
+    inner = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
+    if inner is not None:
+        return _package_of(inner)
+    is_function = isinstance(function, types.FunctionType)
+    return _package(_module_of(function if is_function else type(function)))
 
 
 def _module_of(value: Any) -> str:
     if isinstance(value, types.FunctionType):
-        return value.__globals__.get("__name__") or ""
+        return str(value.__globals__.get("__name__") or "")
     module = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
     return module if isinstance(module, str) else "builtins"  # of classes made by Cython
 
@@ -130,12 +142,14 @@ Reached = tuple[Place, Any, Any]  # a place, its value, and the value that it is
 class Reach:
     """The places and values that can be reached from some places, each value once.
 
+    function: a function of whose package everything is the user's own, wherever it is installed.
     closed: identities of the values that have been entered, or are not to be. Of the methods of
     classes and the variables of modules, those are reached whose names some function reached uses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, function: Any) -> None:
         self.closed: set[int] = set()
+        self._is_own = functools.partial(is_own, package=_package_of(function))
         self._names: set[str] = set()
         self._by_name: list[tuple[Place, Any]] = []
 
@@ -164,16 +178,16 @@ class Reach:
         if isinstance(value, types.FunctionType):
             yield from self._of_function(name, value)
         elif isinstance(value, type):
-            yield from self._of_class(value) if is_own(value) else ()
+            yield from self._of_class(value) if self._is_own(value) else ()
         elif isinstance(value, types.ModuleType):
-            variables = vars(value) if is_own(value) else {}
+            variables = vars(value) if self._is_own(value) else {}
             places = [Place(f"{value.__name__}.{n}", variables, n) for n in variables]
             self._by_name += [(place, value) for place in places]
         elif isinstance(value, Stateful):
             yield from _of_mapping(name, vars(value), value)
-            if is_own(type(value)):
+            if self._is_own(type(value)):
                 yield Place(type(value).__name__, Attributes(value), "__class__")
-        elif is_own(type(value)):
+        elif self._is_own(type(value)):
             yield from _of_container(name, value)
             yield from _of_object(name, value)
         else:
@@ -191,7 +205,7 @@ class Reach:
         attributes, fields = Attributes(function), ("__defaults__", "__kwdefaults__")
         yield from [Place("default", attributes, n) for n in fields if attributes[n]]
         yield from [Place(f"{name}.{n}", vars(function), n) for n in vars(function)]
-        if is_own(function):
+        if self._is_own(function):
             code = _names(function.__code__)
             self._names |= code["names"]
             yield from [Place(n, function.__globals__, n) for n in sorted(code["globals"])]
@@ -201,7 +215,7 @@ class Reach:
         attributes = Attributes(cls)
         yield Place(f"the length of {cls.__name__}", Keys(vars(cls)), len)
         # What a library's class is a base of, the library may call too.
-        is_called = not all(is_own(base) or base is object for base in cls.__mro__)
+        is_called = not all(self._is_own(base) or base is object for base in cls.__mro__)
         for name, value in vars(cls).items():
             place = Place(f"{cls.__name__}.{name}", attributes, name)
             if not hasattr(type(value), "__get__"):
@@ -243,7 +257,7 @@ def _of_object(name: str, value: Any) -> Iterator[Place]:
         yield Place(name, attributes, "__dict__")
     for cls in type(value).__mro__:
         slots = [n for n, s in vars(cls).items() if isinstance(s, types.MemberDescriptorType)]
-        yield from [Place(f"{name}.{n}", attributes, n) for n in slots if is_own(cls)]
+        yield from [Place(f"{name}.{n}", attributes, n) for n in slots]
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -267,12 +281,13 @@ def _package(module: str) -> str:
 
 
 @functools.cache
-def _is_own_module(module: str) -> bool:
+def _is_own_module(module: str, package: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     is_installed = "site-packages" in file or "dist-packages" in file
     known = ("gdt", "numpy", "builtins", *sys.stdlib_module_names)
     is_known = module != "__main__" and _package(module) in known
-    return module in HOLDERS or not (is_installed or is_known)
+    is_others = is_known or (is_installed and _package(module) != package)
+    return module in HOLDERS or not is_others
 
 
 @functools.lru_cache(maxsize=4096)
