@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -22,7 +23,15 @@ LABELS = np.where(X[:, 0] + X[:, 1] > 0, "yes", "no")
 
 
 @pytest.mark.parametrize(
-    "estimator", [LinearRegressor(), LinearClassifier(), MLPRegressor(), MLPClassifier()], ids=str
+    "estimator",
+    [
+        LinearRegressor(),
+        LinearRegressor("adam"),
+        LinearClassifier(),
+        MLPRegressor(),
+        MLPClassifier(),
+    ],
+    ids=str,
 )
 def test_scikit_learn_accepts_it(estimator: Any) -> None:
     with warnings.catch_warnings():
@@ -33,6 +42,7 @@ def test_scikit_learn_accepts_it(estimator: Any) -> None:
     assert sum(r["status"] == "passed" for r in results) > 45
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_meshes_give_the_results_of_one_device() -> None:
     whole = MLPClassifier(random_state=0, max_iter=30).fit(X, LABELS)
     mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=4)
@@ -46,6 +56,7 @@ def test_meshes_give_the_results_of_one_device() -> None:
     assert cross_val_score(MLPClassifier(max_iter=50), X, LABELS, cv=3).mean() > 0.8
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_rows_of_weight_0_count_for_nothing_in_any_batch() -> None:
     y, weights, results = X[:, 0], (np.arange(len(X)) % 3 > 0).astype(float), []
     for wrong in (0.0, 99.0):
@@ -53,6 +64,65 @@ def test_rows_of_weight_0_count_for_nothing_in_any_batch() -> None:
         regressor.fit(X, np.where(weights > 0, y, wrong), weights)
         results.append(regressor.predict(X))
     np.testing.assert_array_equal(*results)
+
+
+STRATEGIES = [
+    None,
+    gdt.create_mesh([("a", 2), ("b", 2)], blocks=4),
+    gdt.MirroredStrategy(3),
+    gdt.MirroredStrategy(64),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("rows", "columns", "targets"), [(60, 3, 0), (61, 5, 2), (7, 9, 1), (1, 3, 0), (60, 1, 3)]
+)
+@pytest.mark.parametrize("alpha", [0.0, 2.5])
+def test_squares_are_least_as_those_of_scikit_learn(
+    rows: int, columns: int, targets: int, alpha: float, strategy: Any
+) -> None:
+    rng = np.random.default_rng(rows)
+    x = rng.normal(size=(rows, columns)) * 10.0 ** np.arange(columns) + 100
+    x[:, -1] = x[:, 0] if columns > 2 else x[:, -1]  # of deficient rank
+    y = (
+        rng.normal(size=(rows, targets) if targets else rows)
+        + x[:, :1].sum(axis=1 - bool(targets), keepdims=bool(targets))
+        + 50
+    )
+    for weights in (None, rng.integers(0, 3, rows) + (rows < 2)):
+        own = LinearRegressor(strategy=strategy, alpha=alpha).fit(x, y, weights)
+        other = (Ridge(alpha, solver="svd") if alpha else LinearRegression()).fit(x, y, weights)
+        expected = other.predict(x).reshape(y.shape)  # a Ridge returns (rows, 1) as (rows,)
+        np.testing.assert_allclose(own.predict(x), expected, rtol=1e-7)
+        weight = own.model_[0].weight.numpy()
+        np.testing.assert_allclose(
+            weight.T.reshape(other.coef_.shape), other.coef_, rtol=1e-5, atol=1e-8
+        )
+        again = pickle.loads(pickle.dumps(own))
+        np.testing.assert_array_equal(again.predict(x), own.predict(x))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_steps_with_a_penalty_reach_the_exact_solution_and_end_where_the_loss_has_settled() -> None:
+    x, y = X, X @ [1.0, -2.0, 0.5] + 50
+    weights = np.arange(60) % 3
+    exact = LinearRegressor(alpha=3.0).fit(x, y, weights)
+    options: Any = {"alpha": 3.0, "max_iter": 5000, "tol": 1e-12}
+    for optimizer in ("sgd", "adam"):
+        steps = LinearRegressor(optimizer, learning_rate_init=0.1, **options).fit(x, y, weights)
+        np.testing.assert_allclose(steps.predict(x), exact.predict(x), rtol=1e-4)
+        assert 10 < steps.n_iter_ < 5000
+    assert LinearRegressor().fit(X, y).score(X, y) == pytest.approx(1.0)
+    assert LinearRegressor("sgd", learning_rate_init=0.1).train(lambda: (X, y)).global_step_ == 1
+    for estimator in (LinearRegressor("adam", max_iter=3), MLPRegressor(max_iter=3)):
+        with pytest.warns(ConvergenceWarning, match="max_iter=3 epochs are over.*tol=0.0001"):
+            estimator.fit(X, y)
+    weak, strong = (MLPClassifier(alpha=a, random_state=0).fit(X, LABELS) for a in (0.0, 50.0))
+    size = lambda m: sum((w.numpy() ** 2).sum() for w in m.model_.parameters().values())
+    assert size(strong) < 0.5 * size(weak)
+    early = MLPClassifier(tol=1.0, n_iter_no_change=4, random_state=0).fit(X, LABELS)
+    assert early.n_iter_ == 6
 
 
 def ones(batches: int = 100) -> Any:
@@ -106,10 +176,20 @@ def test_classifiers_in_tensorflows_words() -> None:
         (lambda: LinearRegressor().train(ones()).evaluate(X), "input_fn is an ndarray, not a f"),
         (lambda: LinearRegressor().train(lambda: [X]), "not a pair"),
         (lambda: LinearRegressor().train(None), "input_fn is None, not a function"),
+        (lambda: LinearRegressor(alpha=-1.0).fit(X, X[:, 0]), "alpha is -1.0"),
+        (lambda: MLPRegressor(tol=np.nan).fit(X, X[:, 0]), "tol is nan"),
+        (lambda: MLPRegressor(n_iter_no_change=0).fit(X, X[:, 0]), "n_iter_no_change is 0"),
+        (
+            lambda: MLPRegressor(optimizer=gdt.optim.SGD, learning_rate_init=0.1).fit(X, X[:, 0]),
+            "learning_rate_init is 0.1, and optimizer is a function",
+        ),
         (lambda: LinearRegressor(batch_size=-3).fit(X, X[:, 0]), "batch_size is -3, not positive"),
         (lambda: LinearClassifier(feature_columns=[1]), "(?s)LinearClassifier: .*Leave it out"),
         (lambda: LinearRegressor().fit(X, X[:, 0], np.zeros(60)), "(?i)sample weights"),
-        (lambda: LinearClassifier().fit(X, LABELS).partial_fit(X, ["maybe"] * 60), "'maybe'"),
+        (
+            lambda: LinearClassifier(alpha=1.0).fit(X, LABELS).partial_fit(X, ["maybe"] * 60),
+            "'maybe'",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(call: Any, problem: str) -> None:

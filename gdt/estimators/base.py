@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from gdt.arguments import shown_value
-from gdt.errors import ArgumentError, error, type_text
+from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, error, frame_of_user, type_text
 from gdt.nn import activations
 from gdt.nn.layers import Dense, Sequential
 from gdt.nn.parameters import check_sizes
@@ -19,11 +21,13 @@ from gdt.optim.names import optimizer_of
 from gdt.sharding.mesh import Mesh
 from gdt.state.trees import mapped
 from gdt.training.batches import check_count
+from gdt.training.measuring import loss_of
 from gdt.training.strategies import MirroredStrategy, Strategy
 from gdt.training.trainer import Trainer
 
 try:
     from sklearn.base import BaseEstimator
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import (
         _check_sample_weight,
@@ -41,6 +45,22 @@ ROWS = 200
 """Rows of a step where there are more, as in scikit-learn's perceptrons."""
 
 
+class Network(Sequential):
+    """A model whose loss has a penalty on its weights: `penalty` times the sum of their squares."""
+
+    penalty: float
+    loss: Callable[..., Any]
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
+    ) -> DistributedArray:
+        """Return the loss of a batch, and the penalty."""
+        loss = loss_of(self.loss, y, y_pred, sample_weight)
+        for layer in self.layers if self.penalty else ():
+            loss = loss + (layer.weight * layer.weight).sum() * self.penalty
+        return loss
+
+
 class Estimator(BaseEstimator):  # type: ignore[misc]
     """The training that all estimators share; a subclass has targets, losses and predictions."""
 
@@ -51,6 +71,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     batch_size: int | None
     strategy: Strategy | Mesh | None
     random_state: Any
+    alpha: float
+    tol: float
+    learning_rate_init: float | None
+    n_iter_no_change: int
     _adam_rate = 0.02  # columns are about 1 in size
 
     # ---- what a subclass has
@@ -65,33 +89,62 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     _loss: Callable[..., Any]
 
+    def _penalty_of_row(self) -> float:
+        """Return the factor of alpha beside the loss of one row."""
+        return 0.5
+
     # ---- fitting
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on all rows, for `max_iter` epochs, from new weights; return the estimator.
+        """Train on all rows, for at most `max_iter` epochs, from new weights; return the estimator.
 
         X: (rows, features). y: (rows,), or (rows, targets) of regressors. sample_weight: (rows,); a
-        row of weight 2 counts as two equal rows, and one of weight 0 as none.
+        row of weight 2 counts as two equal rows, and one of weight 0 as none. Warns with
+        scikit-learn's ConvergenceWarning where the loss has not settled after the last epoch.
 
-        Raises ArgumentError for a `batch_size` or `max_iter` below 1.
+        Raises ArgumentError for numbers out of range.
         """
-        check_sizes(type(self).__name__, batch_size=self.batch_size, max_iter=self.max_iter)
+        self._check_numbers()
         X, y = self._checked(X, y, reset=True)
         weights = self._weights(sample_weight, X)
-        self._begin(X.shape[1])
+        self._begin(X.shape[1], float(weights.sum()))
+        self._fit(X, y, weights)
+        return self
+
+    def _check_numbers(self) -> None:
+        """Raise ArgumentError for parameters out of range, which scikit-learn checks in `fit`."""
+        op = type(self).__name__
+        sizes = {"max_iter": self.max_iter, "n_iter_no_change": self.n_iter_no_change}
+        check_sizes(op, batch_size=self.batch_size, **sizes)
+        for name, value in (("alpha", self.alpha), ("tol", self.tol)):
+            if not 0 <= value < np.inf:
+                problem = f"{name} is {value!r}"
+                raise error(ArgumentError, op, problem, remedy="It is finite and at least 0.")
+
+    def _fit(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        """Train the new model by gradient steps, until the loss has settled."""
         rows = len(X) if self.batch_size is None and len(X) <= WHOLE else self.batch_size or ROWS
         order = check_random_state(self.random_state)
         whole = self._placed(X, y, weights) if rows >= len(X) else None
+        best, waited = np.inf, 0
         for _ in range(self.max_iter):
             if whole is not None:
-                self._step(whole)
+                loss = float(self._step(whole))
             else:
                 indices = order.permutation(len(X))
-                for start in range(0, len(X), rows):
-                    part = indices[start : start + rows]
-                    self._step(self._placed(X[part], y[part], weights[part]))
+                parts = [indices[start : start + rows] for start in range(0, len(X), rows)]
+                losses = [self._step(self._placed(X[p], y[p], weights[p])) for p in parts]
+                loss = float(np.average([*map(float, losses)], weights=[*map(len, parts)]))
             self.n_iter_ += 1
-        return self
+            # As scikit-learn's perceptrons do.
+            waited = waited + 1 if loss > best - self.tol else 0
+            best = min(best, loss)
+            if waited > self.n_iter_no_change:
+                return
+        text = f"{type(self).__name__}: max_iter={self.max_iter} epochs are over, and the loss, "
+        text += f"{best:.4g}, has not settled within tol={self.tol:g} for {self.n_iter_no_change}. "
+        text += "Raise max_iter or learning_rate_init, or scale the columns of X."
+        warnings.warn(text, ConvergenceWarning, stacklevel=frame_of_user()[1])
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Take one step with these rows, from the weights that there are; return the estimator."""
@@ -103,9 +156,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Take one step with these rows, from new weights if there are none."""
         is_new = not hasattr(self, "model_")
         X, y = self._checked(X, y, reset=is_new)
+        weights = self._weights(sample_weight, X)
         if is_new:
-            self._begin(X.shape[1])
-        self._step(self._placed(X, y, self._weights(sample_weight, X)))
+            self._check_numbers()
+            self._begin(X.shape[1], float(weights.sum()))
+        self._step(self._placed(X, y, weights))
 
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(
@@ -132,8 +187,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             return self.strategy
         return MirroredStrategy(mesh=self.strategy) if self.strategy else MirroredStrategy(1)
 
-    def _begin(self, features: int) -> None:
-        """Make a new model and a new optimizer. Weights of linear models begin at 0."""
+    def _begin(self, features: int, rows: float) -> None:
+        """Make a new model and a new optimizer. Weights of linear models begin at 0.
+
+        rows: the sum of their weights, over which the penalty is spread."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         sizes = [features, *self.hidden_layer_sizes, self._outputs()]
         with self._mesh_strategy().scope():
@@ -150,20 +207,30 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                         key=seed + number,
                     )
                 )
-            self.model_ = Sequential(layers)
+            self.model_ = Network(layers)
+            self.model_.penalty = self.alpha * self._penalty_of_row() / max(rows, 1.0)
             self._take_on(self._new_optimizer())
         self.global_step_ = self.n_iter_ = 0
 
     def _new_optimizer(self) -> Any:
         """Return the optimizer, new for each fit: its state is no parameter of the estimator."""
-        if self.optimizer == "adam":
-            return Adam(self._adam_rate)
+        rate = self.learning_rate_init
+        if self.optimizer in ("adam", None):
+            return Adam(self._adam_rate if rate is None else rate)
         is_name = isinstance(self.optimizer, str) or not callable(self.optimizer)
-        return optimizer_of(self.optimizer) if is_name else self.optimizer()
+        optimizer = optimizer_of(self.optimizer) if is_name else self.optimizer()
+        if rate is not None and not is_name:
+            problem = f"learning_rate_init is {rate:g}, and optimizer is a function that makes one"
+            remedy = "Pass the rate in it, as in lambda: gdt.optim.SGD(0.1)."
+            raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
+        if rate is not None:
+            optimizer.learning_rate = rate
+        return optimizer
 
     def _take_on(self, optimizer: Any) -> None:
         """Make the trainer of the model."""
         with self._mesh_strategy().scope():
+            self.model_.loss = self._loss
             self.trainer_ = Trainer(self.model_, optimizer, self._loss)
 
     def _placed(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Any:
@@ -172,10 +239,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         scaled = weights * (len(weights) / max(weights.sum(), np.finfo(np.float64).tiny))
         return self.trainer_.place((X.astype(np.float64, copy=False), y, scaled))
 
-    def _step(self, batch: Any) -> None:
-        """Take a step."""
-        self.trainer_.recorded("step")(*batch)
+    def _step(self, batch: Any) -> Any:
+        """Take a step; return its loss."""
+        results = self.trainer_.recorded("step")(*batch)
         self.global_step_ += 1
+        return results["loss"]
 
     def _raw(self, X: Any) -> np.ndarray:
         """Return the outputs of the model for all rows."""

@@ -10,11 +10,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from gdt.arguments import checked
 from gdt.errors import ArgumentError, error
 from gdt.estimators.base import Estimator, InputFn, features_of
 from gdt.estimators.regressors import LinearRegressor, MLPRegressor
 from gdt.metrics import AUC
 from gdt.nn import losses
+from gdt.sharding.mesh import Mesh
+from gdt.training.strategies import Strategy
 
 
 class _Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
@@ -44,7 +47,8 @@ class _Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if classes is not None and not hasattr(self, "model_"):
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=True)
             self.classes_ = np.unique(classes)
-            self._begin(X.shape[1])
+            self._check_numbers()
+            self._begin(X.shape[1], float(len(X)))
         return super().partial_fit(X, y, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -93,17 +97,37 @@ def _softmax(raw: np.ndarray) -> np.ndarray:
 
 
 class LinearClassifier(_Classifier):
-    """A softmax regression on a mesh; arguments as in LinearRegressor.
+    """A softmax regression by gradient descent on a mesh.
+
+    optimizer: its name, or a function that makes it. For the others see LinearRegressor.
 
     >>> import numpy as np
     >>> from gdt.estimators import LinearClassifier
     >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> LinearClassifier().fit(x, np.where(x[:, 0] > 0, "yes", "no")).predict([[0.9]]).tolist()
+    >>> classifier = LinearClassifier(alpha=0.1).fit(x, np.where(x[:, 0] > 0, "yes", "no"))
+    >>> classifier.predict([[0.9]]).tolist()
     ['yes']
     """
 
-    __init__ = LinearRegressor.__init__
     _adam_rate = LinearRegressor._adam_rate
+
+    @checked
+    def __init__(
+        self,
+        optimizer: Any = "adam",
+        max_iter: int = 200,
+        batch_size: int | None = None,
+        strategy: Strategy | Mesh | None = None,
+        random_state: Any = None,
+        *,
+        alpha: float = 0.0,
+        tol: float = 1e-4,
+        learning_rate_init: float | None = None,
+        n_iter_no_change: int = 10,
+    ) -> None:
+        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
+        self.strategy, self.random_state, self.alpha, self.tol = strategy, random_state, alpha, tol
+        self.learning_rate_init, self.n_iter_no_change = learning_rate_init, n_iter_no_change
 
 
 class MLPClassifier(_Classifier):
@@ -112,7 +136,8 @@ class MLPClassifier(_Classifier):
     >>> import numpy as np
     >>> from gdt.estimators import MLPClassifier
     >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> MLPClassifier(random_state=0).fit(x, abs(x[:, 0]) > 0.5).score(x, abs(x[:, 0]) > 0.5) > 0.9
+    >>> classifier = MLPClassifier(max_iter=500, random_state=0).fit(x, abs(x[:, 0]) > 0.5)
+    >>> classifier.score(x, abs(x[:, 0]) > 0.5) > 0.9
     True
     """
 

@@ -9,7 +9,10 @@ from sklearn.base import RegressorMixin
 
 from gdt.arguments import checked
 from gdt.estimators.base import Estimator, InputFn, features_of
+from gdt.linalg import lstsq
 from gdt.nn import losses
+from gdt.ops.elementwise import sqrt
+from gdt.ops.joining import concat
 from gdt.sharding.mesh import Mesh
 from gdt.training.strategies import Strategy
 
@@ -30,6 +33,9 @@ class _Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
     def _outputs(self) -> int:
         return int(self.n_outputs_)
 
+    def _penalty_of_row(self) -> float:
+        return 1 / self._outputs()  # the loss is a mean over them, and has no factor of 1/2
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
@@ -49,11 +55,20 @@ class _Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
 
 
 class LinearRegressor(_Regressor):
-    """A linear regression by gradient descent on a mesh.
+    """A linear regression on a mesh: least squares, or gradient descent.
 
-    optimizer: its name, or a function that makes it, such as `lambda: gdt.optim.SGD(0.1)`.
-    max_iter: epochs of `fit`. batch_size: rows of a step; None for all rows of small data sets.
+    optimizer: None for the exact solution in `fit`, by `gdt.linalg.lstsq` over rows that stay
+        split; or the name of an optimizer, or a function that makes it, such as
+        `lambda: gdt.optim.SGD(0.1)`. `train` and `partial_fit` take steps, of Adam for None.
+    alpha: the factor of the squares of all weights beside the sum of squared errors, as of
+        scikit-learn's Ridge; of classifiers half of it, beside the sum of cross-entropies.
     strategy: a gdt.Strategy or a mesh; None for one device. random_state: of weights and order.
+
+    Of `fit` by steps: max_iter: the most epochs. batch_size: rows of a step; None for all rows of
+        small data sets. tol, n_iter_no_change: training ends where the loss has not fallen by `tol`
+        for so many epochs. learning_rate_init: that of a named optimizer.
+
+    Where columns depend on each other, the exact weights are the shortest, as in scikit-learn.
 
     >>> import numpy as np
     >>> from gdt.estimators import LinearRegressor
@@ -71,20 +86,44 @@ class LinearRegressor(_Regressor):
     @checked
     def __init__(
         self,
-        optimizer: Any = "adam",
+        optimizer: Any = None,
         max_iter: int = 200,
         batch_size: int | None = None,
         strategy: Strategy | Mesh | None = None,
         random_state: Any = None,
+        *,
+        alpha: float = 0.0,
+        tol: float = 1e-4,
+        learning_rate_init: float | None = None,
+        n_iter_no_change: int = 10,
     ) -> None:
         self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
-        self.strategy, self.random_state = strategy, random_state
+        self.strategy, self.random_state, self.alpha, self.tol = strategy, random_state, alpha, tol
+        self.learning_rate_init, self.n_iter_no_change = learning_rate_init, n_iter_no_change
+
+    def _fit(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        if self.optimizer is not None:
+            super()._fit(X, y, weights)
+            return
+        x, y, w = self.trainer_.place((X.astype(np.float64), y, weights))
+        w = w[:, None] / weights.sum()
+        x_mean, y_mean = ((w * a).sum(axis=0, keepdims=True) for a in (x, y))
+        root = sqrt(w * weights.sum())
+        a, b = (x - x_mean) * root, (y - y_mean) * root
+        if self.alpha:  # rows that pull every weight to 0
+            rows = np.sqrt(self.alpha) * np.eye(X.shape[1])
+            a, b = concat([a, rows]), concat([b, np.zeros((X.shape[1], y.shape[1]))])
+        weight = lstsq(a, b, max(X.shape) * np.finfo(np.float64).eps).x
+        bias = y_mean[0] - (x_mean @ weight)[0]
+        self.model_.load({"layers.0.weight": weight.numpy(), "layers.0.bias": bias.numpy()})
+        self.n_iter_ = self.global_step_ = 1
 
 
 class MLPRegressor(_Regressor):
     """A regression by a multilayer perceptron on a mesh; arguments as in LinearRegressor.
 
-    hidden_layer_sizes: the units of the hidden layers. activation: its name.
+    hidden_layer_sizes: the units of the hidden layers. activation: its name. optimizer: its name,
+    or a function that makes it.
 
     >>> import numpy as np
     >>> from gdt.estimators import MLPRegressor
@@ -103,7 +142,13 @@ class MLPRegressor(_Regressor):
         batch_size: int | None = None,
         strategy: Strategy | Mesh | None = None,
         random_state: Any = None,
+        *,
+        alpha: float = 0.0,
+        tol: float = 1e-4,
+        learning_rate_init: float | None = None,
+        n_iter_no_change: int = 10,
     ) -> None:
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
         self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
-        self.strategy, self.random_state = strategy, random_state
+        self.strategy, self.random_state, self.alpha, self.tol = strategy, random_state, alpha, tol
+        self.learning_rate_init, self.n_iter_no_change = learning_rate_init, n_iter_no_change
