@@ -125,6 +125,11 @@ def test_steps_with_a_penalty_reach_the_exact_solution_and_end_where_the_loss_ha
     assert early.n_iter_ == 6
 
 
+def named(names: str) -> Any:
+    """Return an input function of columns of these names, and labels."""
+    return lambda: ({name: np.ones((10, 1)) for name in names}, np.arange(10) % 2)
+
+
 def ones(batches: int = 100) -> Any:
     return lambda: [({"feats": np.ones((10, 1), "f4")}, np.ones(10, "f4"))] * batches
 
@@ -175,6 +180,16 @@ def test_classifiers_in_tensorflows_words() -> None:
         (lambda: LinearRegressor().train(ones(), steps=1, max_steps=2), "both steps and max_steps"),
         (lambda: LinearRegressor().train(ones()).evaluate(X), "input_fn is an ndarray, not a f"),
         (lambda: LinearRegressor().train(lambda: [X]), "not a pair"),
+        (
+            lambda: LinearRegressor().train(named("ab")).train(named("ac")),
+            r"train: .* are a \(1\), c \(1\), and the model has learnt a \(1\), b \(1\)",
+        ),
+        (
+            lambda: list(LinearRegressor().train(named("ab")).predict(named("ac"))),
+            "predict: the ",
+        ),
+        (lambda: LinearRegressor().train(named("ab")).evaluate(named("abc")), "evaluate: the fea"),
+        (lambda: LinearClassifier().train(named("ab"), hooks=[print]), "hooks is a list, and noth"),
         (lambda: LinearRegressor().train(None), "input_fn is None, not a function"),
         (lambda: LinearRegressor(alpha=-1.0).fit(X, X[:, 0]), "alpha is -1.0"),
         (lambda: MLPRegressor(tol=np.nan).fit(X, X[:, 0]), "tol is nan"),

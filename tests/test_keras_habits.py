@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -225,6 +227,109 @@ def test_own_steps_that_return_no_results_are_an_error(methods: Any, problem: st
         network = compiled_of(**methods)
         network.fit(X, Y[:, None].astype("float32"), verbose=0)
         network.evaluate(X, Y[:, None].astype("float32"), verbose=0)
+
+
+def test_a_history_is_a_mapping() -> None:
+    network = model()
+    history = network.fit(X, Y, epochs=2, verbose=0, validation_data=(X, Y))
+    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert list(history) == names and len(history) == 4 and dict(history) == history.history
+    assert "val_loss" in history and "auc" not in history and history.get("auc") is None
+    assert isinstance(history, Mapping) and {**history} == history.history
+    network.history = history  # which is no part of the model's state
+    assert not any("history" in slot.name for slot in gdt.state.slots(network))
+
+
+def test_slices_of_a_sequential_are_models_of_its_layers() -> None:
+    network = model()
+    part = network[:2]
+    assert type(part) is nn.Sequential and part.layers == network.layers[:2]
+    assert np.array_equal(part(X), network.layers[1](network.layers[0](X)))
+    assert len(network[-1:]) == 1 and len(network[5:]) == 0
+
+
+def test_an_optimizer_is_set_by_name_and_order_of_rows_depends_on_the_seed() -> None:
+    network = model()
+    network.optimizer = "adagrad"
+    network.fit(X, Y, verbose=0)
+    assert type(network.optimizer) is gdt.optim.Adagrad and network.optimizer.steps == 1
+    network.optimizer = "adamm"
+    with pytest.raises(ArgumentError, match="'adamm' is no optimizer"):
+        network.fit(X, Y, verbose=0)
+
+    rows: list[Any] = []
+
+    class Seeing(nn.Sequential):
+        def __call__(self, x: Any) -> Any:
+            rows.append(x[:, 0].tolist())
+            return super().__call__(x)
+
+    orders = []
+    for seed, draws in ((5, 0), (5, 1), (5, 2), (6, 0), (7, 0)):
+        seeing = Seeing(nn.Dense(4, 2, key=0))
+        seeing.compile("sgd", "sparse_softmax_cross_entropy", run_eagerly=True)
+        gdt.random.seed(seed)
+        for _ in range(draws):
+            gdt.random.normal((2,))
+        seeing.fit(X, Y, 12, verbose=0)
+        orders.append(tuple(rows[-1]))
+    assert len(set(orders)) == 5
+
+
+def test_names_of_callbacks_that_nothing_calls_are_told() -> None:
+    class Noting(gdt.training.Callback):
+        def on_epoch_ends(self, epoch: int, logs: Any = None) -> None:
+            raise AssertionError
+
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise AssertionError
+
+    close = pytest.warns(UserWarning, match="on_epoch_ends of the callback Noting is never called")
+    with (
+        close,
+        pytest.warns(UserWarning, match="on_test_batch_end of the callback Noting is"),
+    ):
+        model().fit(X, Y, verbose=0, callbacks=[Noting()])
+
+
+@pytest.mark.parametrize("steps", [4, 5])
+def test_data_that_end_between_epochs_end_the_training_with_a_warning(steps: int) -> None:
+    network, calls = model(), []
+    ending = gdt.training.LambdaCallback(on_train_end=lambda logs: calls.append(logs["loss"]))
+    batches = ((X, Y) for _ in range(steps))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        history = network.fit(batches, steps_per_epoch=2, epochs=5, verbose=0, callbacks=[ending])
+    texts = [str(warning.message) for warning in told]
+    assert len(history.steps) == steps and history.epoch == [*range((steps + 1) // 2)]
+    assert texts[-1].endswith(f"the data ended after epoch {(steps + 1) // 2} of 5; training ends")
+    assert len(texts) == 1 + steps % 2 and calls == [history["loss"][-1]]
+    with pytest.raises(ArgumentError, match="there is no batch"):
+        network.fit(iter([]), steps_per_epoch=2, epochs=5, verbose=0)
+
+
+def test_single_rows_and_lists_of_batches_are_told_apart() -> None:
+    network = nn.Sequential(nn.Dense(4, 2, key=1))
+    with pytest.raises(ShapeError, match=r"x has 4 rows, and the predictions .* \[2\]"):
+        network.predict(X[0], verbose=0)
+    network.compile("sgd", "sparse_softmax_cross_entropy")
+    network.fit(X, Y, verbose=0)
+    with pytest.raises(ShapeError, match=r"from an iterator, iter\(\[x1, x2\]\)"):
+        network.predict([X, X], verbose=0)
+    assert network.predict(iter([X, X]), verbose=0).shape == (24, 2)
+
+
+def test_validation_data_of_several_inputs_and_targets_are_no_batches() -> None:
+    inputs = [nn.Input((4,)), nn.Input((4,))]
+    network = nn.Model(inputs, [nn.Dense(2, key=1)(inputs[0]), nn.Dense(2, key=2)(inputs[1])])
+    loss = nn.losses.sparse_softmax_cross_entropy
+    network.compile("sgd", lambda y, p: loss(y[0], p[0]) + 2 * loss(y[1], p[1]))
+    data = ((X, 2 * X), (Y, 1 - Y))
+    history = network.fit(list(data[0]), list(data[1]), verbose=0, validation_data=data)
+    expected = network.evaluate(list(data[0]), list(data[1]), verbose=0)
+    assert history["val_loss"] == [pytest.approx(expected)]
+    with pytest.raises(ShapeError, match=r"in a list of pairs"):
+        model().fit(X, Y, verbose=0, validation_data=((X, Y), (X, Y)))
 
 
 def test_causal_convolutions_see_no_later_element() -> None:

@@ -107,6 +107,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self._check_numbers()
         X, y = self._checked(X, y, reset=True)
         weights = self._weights(sample_weight, X)
+        self.features_: dict[str, int] | None = None  # names and widths, which `train` learns
         self._begin(X.shape[1], float(weights.sum()))
         self._fit(X, y, weights)
         return self
@@ -287,6 +288,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         op = f"{type(self).__name__}.train"
         for name, count in (("steps", steps), ("max_steps", max_steps)):
             check_count(op, name, count)
+        if hooks:
+            problem = f"hooks is {shown_value(hooks)}, and nothing calls them"
+            remedy = "Call train again, and look at evaluate, between some steps."
+            raise error(ArgumentError, op, problem, remedy=remedy)
         if steps is not None and max_steps is not None:
             raise error(ArgumentError, op, "both steps and max_steps are given")
         steps = steps if max_steps is None else max_steps - getattr(self, "global_step_", 0)
@@ -295,7 +300,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         count = 0
         for features, targets in itertools.islice(pairs_of(input_fn, steps), steps):
             y = np.asarray(targets)
-            self._update(columns_of(features), y.reshape(len(y), -1) if self._takes_columns else y)
+            y = y.reshape(len(y), -1) if self._takes_columns else y
+            self._update(self._columns(op, features), y)
             count += 1
         if not count:
             raise error(ArgumentError, op, "input_fn returned no batch")
@@ -310,7 +316,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         rows, batches, total = 0, 0, 0.0
         labels, outputs = [], []
         for features, targets in itertools.islice(pairs_of(input_fn), steps):
-            raw, y = self._raw(columns_of(features)), np.asarray(targets)
+            raw, y = self._raw(self._columns(op, features)), np.asarray(targets)
             y = self._targets(y.reshape(len(y), -1) if self._takes_columns else y, False)
             total += float(self._loss(asarray(y), asarray(raw), "sum"))
             rows, batches = rows + len(y), batches + 1
@@ -326,6 +332,28 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             **self._measured(y, raw),
             "global_step": self.global_step_,
         }
+
+    def _features(self, input_fn: InputFn) -> Iterator[np.ndarray]:
+        """Yield the columns of all batches of an input function, which may have no targets."""
+        op = f"{type(self).__name__}.predict"
+        return (self._columns(op, features) for features in features_of(input_fn))
+
+    def _columns(self, op: str, features: Any) -> np.ndarray:
+        """Return features as (rows, columns); those of a mapping side by side, by their names.
+
+        Raises ArgumentError for other names or widths than those of the first batch."""
+        if not isinstance(features, Mapping):
+            return _flat(features)
+        arrays = {name: _flat(features[name]) for name in sorted(features)}
+        widths = {name: array.shape[1] for name, array in arrays.items()}
+        if not hasattr(self, "model_"):
+            self.features_ = widths
+        known = getattr(self, "features_", None)
+        if known is not None and known != widths:
+            shown = [", ".join(f"{n} ({w})" for n, w in each.items()) for each in (widths, known)]
+            problem = f"the features (columns) are {shown[0]}, and the model has learnt {shown[1]}"
+            raise error(ArgumentError, op, problem, remedy="Name them as in the first call.")
+        return np.concatenate([*arrays.values()], axis=1)
 
     def _measured(self, y: np.ndarray, raw: np.ndarray) -> dict[str, float]:
         """Return further results of `evaluate`."""
@@ -354,12 +382,12 @@ def pairs_of(input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any
         yield tuple(mapped(_on_host, batch))
 
 
-def features_of(input_fn: InputFn) -> Iterator[np.ndarray]:
+def features_of(input_fn: InputFn) -> Iterator[Any]:
     """Yield the features of all batches of an input function, which may have no targets."""
     data = input_fn()
     batches: Iterable[Any] = [data] if _is_pair(data) or _is_batch(data) else data
     for batch in batches:
-        yield columns_of(mapped(_on_host, batch[0] if isinstance(batch, tuple | list) else batch))
+        yield mapped(_on_host, batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 def _is_pair(data: Any) -> bool:
@@ -376,9 +404,7 @@ def _on_host(leaf: Any) -> np.ndarray:
     return leaf.numpy() if hasattr(leaf, "numpy") else np.asarray(leaf)
 
 
-def columns_of(features: Any) -> np.ndarray:
-    """Return features as (rows, columns); those of a mapping side by side, by their names."""
-    if isinstance(features, Mapping):
-        return np.concatenate([columns_of(features[name]) for name in sorted(features)], axis=1)
+def _flat(features: Any) -> np.ndarray:
+    """Return an array as (rows, columns)."""
     array = _on_host(features)
     return array.reshape(len(array), -1)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from gdt.arguments import checked
 from gdt.errors import ArgumentError, error
-from gdt.estimators.base import Estimator, InputFn, features_of
+from gdt.estimators.base import Estimator, InputFn
 from gdt.estimators.regressors import LinearRegressor, MLPRegressor
 from gdt.metrics import AUC
 from gdt.nn import losses
@@ -67,7 +67,7 @@ class _Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         each row."""
         X = X if input_fn is None else input_fn
         if callable(X):
-            return (row for features in features_of(X) for row in self._rows(self._raw(features)))
+            return (row for part in self._features(X) for row in self._rows(self._raw(part)))
         numbers = self.predict_proba(X).argmax(-1)
         return self.classes_[numbers]
 

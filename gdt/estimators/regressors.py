@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 from gdt.arguments import checked
-from gdt.estimators.base import Estimator, InputFn, features_of
+from gdt.estimators.base import Estimator, InputFn
 from gdt.linalg import lstsq
 from gdt.nn import losses
 from gdt.ops.elementwise import sqrt
@@ -46,7 +46,7 @@ class _Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
         are left out, an iterator of {"predictions": [value]}, one for each row."""
         X = X if input_fn is None else input_fn
         if callable(X):
-            return ({"predictions": row} for part in features_of(X) for row in self._raw(part))
+            return ({"predictions": row} for part in self._features(X) for row in self._raw(part))
         raw = self._raw(X)
         return raw[:, 0] if self.target_ndim_ == 1 else raw
 

@@ -143,7 +143,8 @@ def _check_layer(op: str, number: int, layer: Any) -> None:
 
 @checked_class(eager=True)
 class Sequential(Module):
-    """A layer that calls its layers one after the other; indexed and iterated like a list.
+    """A layer that calls its layers one after the other; indexed and iterated like a list, and a
+    slice of it is a Sequential of the same layers.
 
     layers: functions or modules of one array, or one list of them. If the first is a
         `gdt.nn.Input`, layers that find their sizes at the first call have them at once.
@@ -203,7 +204,9 @@ class Sequential(Module):
         """Remove the last layer, and return it."""
         return self.layers.pop()
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):  # a model of the same layers
+            return Sequential(*self.layers[index])
         if isinstance(index, int) and not -len(self) <= index < len(self):
             problem = f"layer {index} is out of range for {len(self)} layers"
             raise error(IndexRangeError, "Sequential", problem)

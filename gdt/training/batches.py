@@ -81,7 +81,22 @@ def check_ranks(x: Any, trained: Sequence[Sequence[int]], method: str) -> None:
         shown, known = (", ".join(str(list(s)) for s in each) for each in (shapes, trained))
         problem = f"x has rows of shape {shown}, and the model was trained on rows of shape {known}"
         remedy = "A single row is a batch of one: x[:1], or x[None]."
+        if len(shapes) != len(trained):
+            remedy = "Arrays in a list or tuple are the inputs of one batch. Several batches come "
+            remedy += "from an iterator, iter([x1, x2]), or in a list of pairs, [(x1, y1), ...]."
         raise error(ShapeError, method, problem, remedy=remedy)
+
+
+def check_rows(x: Any, predictions: Any) -> None:
+    """Raise ShapeError where predictions have other rows than the batch of which they are."""
+    rows, shapes = rows_of(x, None), [array.shape for array in leaves(predictions)]
+    if any(shape[:1] != (rows,) for shape in shapes):
+        shown = ", ".join(str(list(shape)) for shape in shapes)
+        problem = f"x has {rows} rows, and the predictions of them have shape {shown}"
+        remedy = (
+            "A model returns a row for each. A single row is a batch of one: x[:1], or x[None]."
+        )
+        raise error(ShapeError, "Trainer.predict", problem, remedy=remedy)
 
 
 def check_class_weight(factors: Any) -> None:

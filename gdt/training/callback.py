@@ -11,12 +11,14 @@ batch `on_train_batch_begin(batch, logs)` and `on_train_batch_end(batch, logs)`,
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gdt.arguments import check_takes, checked_class
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, error, frame_of_user
 from gdt.nn.module import Module
 from gdt.training.history import Numbers
 
@@ -136,6 +138,7 @@ class LambdaCallback(Callback):
 def as_callback(callback: Any) -> Callback:
     """Return a callback as it is, and a function as a callback at the ends of epochs."""
     if isinstance(callback, Callback):
+        _warn_of_names(callback)
         return callback
     if isinstance(callback, type) or not callable(callback):
         problem = f"a callback is {callback!r}, neither a Callback nor a function"
@@ -143,6 +146,17 @@ def as_callback(callback: Any) -> Callback:
         raise error(ArgumentError, "fit", problem, remedy=remedy)
     check_takes("fit", "a callback", callback, "epoch", "results")
     return LambdaCallback(on_epoch_end=lambda epoch, logs: callback(epoch + 1, logs))
+
+
+def _warn_of_names(callback: Callback) -> None:
+    """Warn of methods that are named as if they were called at some time, and never are."""
+    known = [name for name in vars(Callback) if name.startswith("on_")]
+    for name in dir(type(callback)):
+        if name.startswith("on_") and name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"; {close[0]} is" if close else ""
+            text = f"fit: {name} of the callback {type(callback).__name__} is never called{meant}"
+            warnings.warn(text, stacklevel=frame_of_user()[1])
 
 
 def as_callbacks(callbacks: Any) -> list[Callback]:

@@ -21,6 +21,7 @@ from gdt.metrics import MeanOf, Metric
 from gdt.nn import losses
 from gdt.nn.compiling import METHODS, Compilation, own_method
 from gdt.nn.module import Module
+from gdt.optim.names import optimizer_of
 from gdt.optim.optimizer import Optimizer
 from gdt.sharding import processes
 from gdt.state.trees import leaves, mapped
@@ -116,8 +117,8 @@ def compiled(model: Module) -> Trainer:
         remedy = 'Write model.compile(optimizer="adam", loss="mse") first.'
         raise error(ArgumentError, "compile", problem, remedy=remedy)
     trainer: Trainer = model._compilation.trainer
-    if isinstance(vars(model).get("optimizer"), Optimizer):  # as Keras' users set another one
-        trainer.optimizer = vars(model).pop("optimizer")
+    if isinstance(vars(model).get("optimizer"), Optimizer | str):  # as Keras' users set another
+        trainer.optimizer = optimizer_of(vars(model).pop("optimizer"))
     return trainer
 
 
@@ -269,9 +270,10 @@ def fit(
     if held_out is not None:
         x_held, y_held, weights_held = held_out
         validation = _data("fit", x_held, y_held, weights_held, rows)
-    seed = random.generator.take()[0] % 2**32 + random.generator.take()[1] if shuffle else None
+    # Mixed, so that the seeds of one state are not those of another seed some draws later.
+    seed = int(np.random.SeedSequence(random.generator.take()).generate_state(1)[0])
     return trainer.fit(
-        _data("fit", x, y, sample_weight, batch_size, seed),
+        _data("fit", x, y, sample_weight, batch_size, seed if shuffle else None),
         epochs,
         validation=validation,
         validation_every=validation_freq,
@@ -288,10 +290,10 @@ def fit(
 
 
 def _parts_of(data: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return the arrays x, y and weights or None of validation data; None for a list, or a tuple
-    of tuples, which are batches."""
-    containers = tuple if isinstance(data, tuple) else (tuple, list)
-    if all(isinstance(item, containers) for item in data):
+    """Return the arrays x, y and weights or None of validation data; None for a list of tuples or
+    lists, which are batches, and for other tuples of them."""
+    is_batches = all(isinstance(item, tuple | list) for item in data)
+    if is_batches and (isinstance(data, list) or len(data) not in (2, 3)):
         return None
     if len(data) not in (2, 3):
         problem = f"validation_data is {type_text(data)} of {len(data)}"

@@ -134,6 +134,12 @@ class Fit:
             self._train(batch)
             if self._is_stopped():
                 break
+        if not self.batch and self.history.epochs and self.feed.is_iterator:
+            ended = f"fit: the data ended after epoch {self.epoch} of {self.epochs}; training ends"
+            warnings.warn(ended, stacklevel=frame_of_user()[1])
+            self.trainer.stop_training = True
+            self.display.end(0, {})
+            return
         if not self.batch:
             raise error(ArgumentError, "Trainer.fit", "there is no batch", remedy=REITERABLE)
         if self.batch < (self.steps_per_epoch or 0) and not self.trainer.stop_training:

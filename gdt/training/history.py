@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from gdt.state.trees import LEAVES
 
 Numbers = dict[str, Any]  # floats; of a metric such as ConfusionMatrix, an array
 
 
 @dataclass(repr=False)
-class History:
-    """The measurements of a training.
+class History(Mapping[str, list[Any]]):
+    """The measurements of a training; a mapping from names to the values of all epochs.
 
     steps: the loss and the metrics of every batch, by name; metrics that need many batches, such as
     `gdt.metrics.AUC`, are missing. epochs: the results of every epoch; with validation data also
@@ -34,6 +37,12 @@ class History:
         numbers = [f"{n} {v:.4g}" for n, v in last.items() if isinstance(v, float | int)]
         end = f"; at the end {', '.join(numbers)}" if numbers else ""
         return f"<History of {len(self.epochs)} epochs, {len(self.steps)} steps{end}>"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.history)
+
+    def __len__(self) -> int:
+        return len(self.history)
 
     def __getitem__(self, name: str) -> list[Any]:
         """Return one quantity of every epoch that has it."""
@@ -76,6 +85,9 @@ class History:
             axes.legend()
         figure._repr_png_ = partial(_png, figure)  # by which a notebook shows it
         return figure
+
+
+LEAVES.add(History)  # of a tree: a record of numbers is no state of the model that refers to it
 
 
 def _png(figure: Any) -> bytes:

@@ -31,6 +31,7 @@ from gdt.training.batches import (
     check_class_weight,
     check_count,
     check_ranks,
+    check_rows,
     evaluating,
     length_of,
     pair,
@@ -341,6 +342,7 @@ class Trainer(Steps):
                 x = batch[0] if isinstance(batch, tuple | list) else batch
                 check_ranks(x, self.session.trained, "Trainer.predict")
                 parts.append(mapped(lambda array: array.numpy(), step(x)))
+                check_rows(x, parts[-1])
         columns = [*zip(*[leaves(part) for part in parts], strict=True)]
         for column in columns:
             if len({array.shape[1:] for array in column}) > 1 or not column[0].shape:
