@@ -16,6 +16,7 @@ import numpy as np
 
 import gdt
 from gdt.array.registry import ALIASES, FUNCTIONS
+from gdt.engine.ufunc import Ufunc
 from gdt.sharding.mesh import Mesh
 from gdt.state.trees import leaves
 
@@ -50,6 +51,11 @@ REDUCTIONS = _words("""
 sum prod mean max min any all argmax argmin count_nonzero var std ptp nansum nanprod nanmean nanmax
 nanmin nanvar nanstd
 """)
+MASKED = _words("""
+sum prod mean max min any all var std nansum nanprod nanmean nanmax nanmin nanvar nanstd
+""")  # reductions with `where`
+BEGUN = _words("sum prod max min nansum nanprod nanmax nanmin")
+TYPED = _words("sum prod mean var std nansum nanprod nanmean nanvar nanstd")
 SCANS = _words("cumsum cumprod nancumsum nancumprod")
 MOVEMENTS = _words("""
 flip roll diff transpose ravel tile repeat pad atleast_2d atleast_3d fliplr rot90 concatenate stack
@@ -123,7 +129,49 @@ def _of_reduction(name: str, draw: Draw) -> Drawn:
         static["keepdims"] = True
     if "axis" not in static and "arg" in name:
         static.pop("keepdims", None)
-    return *_named(name), (x,), static
+    if name in MASKED and draw.rng.random() < 0.25:
+        static["where"] = draw.array(x.shape, "b")
+    if name in BEGUN and (draw.rng.random() < 0.2 or "where" in static):
+        static["initial"] = int(draw.rng.integers(0, 5))
+    if name in TYPED and draw.rng.random() < 0.25:
+        wide = ["float64", "complex128"] if "mean" in name or "sum" in name else ["float64"]
+        static["dtype"] = str(draw.rng.choice(["float32", *wide]))
+    args: tuple[Any, ...] = (x,)
+    if name in TYPED and "axis" in static and draw.rng.random() < 0.5:
+        args = (x, static.pop("axis"), static.pop("dtype", None))  # by position
+    if name != "count_nonzero":
+        static |= _out_of(draw, name, args, static)
+    return *_named(name), args, static
+
+
+def _out_of(draw: Draw, name: str, args: tuple[Any, ...], static: dict[str, Any]) -> dict[str, Any]:
+    """Now and then an array to write into, of the shape of NumPy's result and of a dtype."""
+    if draw.rng.random() >= 0.2:
+        return {}
+    try:
+        result = attrgetter(name)(np)(*args, **static)
+    except Exception:
+        return {}
+    if isinstance(result, tuple):
+        return {}
+    dtype = result.dtype if draw.rng.random() < 0.7 else draw.array((0,)).dtype
+    if not np.can_cast(result.dtype, dtype, "same_kind") and not isinstance(_named(name)[1], Ufunc):
+        return {}  # NumPy casts some results as it likes
+    return {"out": np.ones(np.shape(result), dtype)}
+
+
+def _of_ufunc(name: str, draw: Draw, args: tuple[Any, ...]) -> Drawn:
+    """A call of an element-wise function with a mask, a dtype, a rule of casting or an output."""
+    static: dict[str, Any] = {}
+    if isinstance(_named(name)[1], Ufunc):
+        if draw.rng.random() < 0.15:
+            static["dtype"] = str(draw.rng.choice(["float32", "float64", "int64", "bool"]))
+        if draw.rng.random() < 0.1:
+            static["casting"] = str(draw.rng.choice(["no", "safe", "same_kind", "unsafe"]))
+        static |= _out_of(draw, name, args, static)
+        if "out" in static and draw.rng.random() < 0.5:
+            static["where"] = draw.array(static["out"].shape, "b")
+    return *_named(name), args, static
 
 
 def _of_movement(name: str, draw: Draw) -> Drawn:
@@ -246,6 +294,10 @@ OTHERS: dict[str, Callable[[Draw], Call]] = {
     "percentile": lambda draw: _without_infinities(
         draw, "iuf", q=draw.rng.integers(0, 101, 3).tolist()
     ),
+    "linspace": lambda draw: (
+        (draw.array((5,), "iuf"), draw.array((5,), "if"), int(draw.rng.integers(0, 9))),
+        {"endpoint": bool(draw.rng.integers(2)), "retstep": True, "axis": -1},
+    ),
     "average": lambda draw: _with_axis(draw, "iuf"),
     "argwhere": lambda draw: ((draw.array(),), {}),
     "flatnonzero": lambda draw: ((draw.array(),), {}),
@@ -257,7 +309,10 @@ OTHERS: dict[str, Callable[[Draw], Call]] = {
     "setxor1d": lambda draw: ((_set(draw), _set(draw)), {}),
     "searchsorted": lambda draw: ((_bins(draw), draw.array(None, "iuf")), {}),
     "digitize": lambda draw: ((draw.array(None, "iu"), _bins(draw)), {}),
-    "take": lambda draw: ((draw.array((9, 5)), _index_of(draw, (2, 4), 5)), {"axis": 1}),
+    "take": lambda draw: (
+        (draw.array((9, 5)), _index_of(draw, (2, 4), int(draw.rng.choice([5, 20])))),
+        {"axis": 1, "mode": str(draw.rng.choice(["raise", "wrap", "clip"]))},
+    ),
     "take_along_axis": _along,
     "compress": lambda draw: ((draw.array((9,), "b"), draw.array((9, 5))), {"axis": 0}),
     "extract": lambda draw: ((draw.array((9, 5), "b"), draw.array((9, 5))), {}),
@@ -308,17 +363,18 @@ def drawn(seed: int) -> tuple[str, Draw, Drawn]:
     names_of = (UNARY, BINARY, REDUCTIONS, SCANS, MOVEMENTS, [*OTHERS])[group]
     name = str(rng.choice(names_of))
     if group == 0:
-        return name, draw, (*_named(name), (draw.array(),), {})
+        return name, draw, _of_ufunc(name, draw, (draw.array(),))
     if group == 1:
         x = draw.array()
         other: Any = draw.array(x.shape[int(rng.integers(0, x.ndim + 1)) :])
         if rng.random() < 0.3:
             other = int(rng.integers(0, 5)) if rng.random() < 0.5 else 1.5
-        return name, draw, (*_named(name), (x, other), {})
+        return name, draw, _of_ufunc(name, draw, (x, other))
     if group in (2, 3):
         call = _of_reduction(name, draw)
         if group == 3:
             call[3].pop("keepdims", None)
+            call[3].pop("out", None)
         return name, draw, call
     if group == 4:
         return name, draw, _of_movement(name, draw)
@@ -331,8 +387,10 @@ def check(seed: int) -> tuple[str, str]:
     not."""
     name, draw, (expect, function, args, static) = drawn(seed)
     placed = tuple(draw.placed(a) for a in args)
+    on_host = {k: v.copy() if k == "out" else v for k, v in static.items()}
+    static = {k: draw.placed(v) for k, v in static.items()}
     try:
-        want = expect(*args, **static)
+        want = expect(*args, **on_host)
     except Exception as e:
         try:
             function(*placed, **static)
@@ -344,6 +402,8 @@ def check(seed: int) -> tuple[str, str]:
         for g, w in zip(leaves([got]), leaves([want]), strict=True):
             value = g.numpy() if isinstance(g, gdt.DistributedArray) else g
             _assert_alike(value, np.asarray(w), args, is_product="prod" in name)
+        if "out" in static:
+            assert got is static["out"], "not the array to write into"
     except Exception as e:
         shown = [f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else a for a in args]
         layouts = [getattr(p, "layout", None) for p in placed]

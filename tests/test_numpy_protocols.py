@@ -96,6 +96,7 @@ def test_most_functions_of_gdt_are_reached_through_numpy() -> None:
     # Made from nothing, or from the type of an array alone; tested below.
     dtypes = {"can_cast", "common_type", "iscomplexobj", "isrealobj", "min_scalar_type",
               "result_type"}  # fmt: skip
+    missing -= {"array2string", "may_share_memory", "shares_memory"}  # which return no arrays
     assert missing - dtypes == {"array_repr", "array_str", "empty_like", "full_like", "linspace",
                                 "ones_like", "zeros_like"}  # fmt: skip
 
@@ -112,18 +113,16 @@ def test_arrays_like_others(x: DistributedArray) -> None:
 
 
 def test_a_function_that_gdt_lacks_is_named_and_nothing_is_fetched(x: DistributedArray) -> None:
-    with pytest.raises(
-        TypeError, match=r"(?s)numpy.array2string.*array_str\. To .*pass np\.asarray\(x\)"
-    ):
-        np.array2string(x)
+    with pytest.raises(TypeError, match=r"(?s)numpy.lib.scimath.sqrt.* To .*pass np\.asarray\(x\)"):
+        np.emath.sqrt(x)
     with pytest.raises(TypeError, match=r"(?s)numpy.isnat: .*gdt has isnan\."):
         np.isnat(x)
     with pytest.raises(TypeError, match=r"numpy\.hypot\.at: is not available"):
         np.hypot.at(x, 0, 1.0)
     with gdt.implicit_fetch("allow"):
-        assert np.array2string(x[:1], precision=1) == np.array2string(x[:1].numpy(), precision=1)
+        assert np.asarray(np.emath.sqrt(-x)).tolist() == np.emath.sqrt(-x.numpy()).tolist()
     with gdt.implicit_fetch("raise"), pytest.raises(MoveError, match="implicit fetch"):
-        np.array2string(x)
+        np.emath.sqrt(x)
 
 
 def test_facts_are_not_fetched(x: DistributedArray) -> None:

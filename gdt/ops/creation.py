@@ -16,11 +16,11 @@ import numpy as np
 from gdt.arguments import shown_value
 from gdt.array import dlpack
 from gdt.array.array import DistributedArray
-from gdt.array.operands import NUMBERS, as_operand, refuse_mask
-from gdt.array.operators import is_array_like
+from gdt.array.operands import HOST, NUMBERS, as_operand, refuse_mask
 from gdt.array.placing import checked_layout, distribute
 from gdt.array.registry import public
 from gdt.backend import as_array
+from gdt.backend.cupy import on_gpu
 from gdt.errors import ArgumentError, CopyError, DtypeError, ShapeError, error
 from gdt.ops.datasets import from_dataset, is_dataset
 from gdt.ops.elementwise import checked_dtype
@@ -80,7 +80,7 @@ def asarray(
     """
     if isinstance(value, DistributedArray):
         return _converted(value, dtype, layout, device, copy)
-    if type(value) is not np.ndarray and not is_array_like(value):  # mostly without a call
+    if not isinstance(value, HOST) and not on_gpu(value):
         if is_dataset(value):
             return from_dataset(value, dtype, layout, device)
         value = _taken_over(value)

@@ -114,32 +114,70 @@ def fromfile(
     return asarray(values, layout=layout, device=device)
 
 
-def _of_text(reader: Any, name: str) -> Any:
-    def function(
-        fname: Any,
-        dtype: Any = float,
-        comments: Any = "#",
-        delimiter: Any = None,
-        *,
-        layout: Layout | None = None,
-        device: Mesh | None = None,
-        **options: Any,
-    ) -> DistributedArray:
-        values = reader(fname, dtype=dtype, comments=comments, delimiter=delimiter, **options)
-        return asarray(values, layout=layout, device=device)
+@public
+def loadtxt(
+    fname: Any,
+    dtype: Any = float,
+    comments: Any = "#",
+    delimiter: str | None = None,
+    converters: Any = None,
+    skiprows: int = 0,
+    usecols: Any = None,
+    unpack: bool = False,
+    ndmin: int = 0,
+    encoding: str | None = None,
+    max_rows: int | None = None,
+    *,
+    quotechar: str | None = None,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
+    """The table of numbers in a file of text, as `np.loadtxt` reads it.
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"""The table of numbers in a file of text, as `np.{name}` reads it.
+    layout, device: see `gdt.asarray`.
 
-    layout, device: see `gdt.asarray`. options: the other arguments of `np.{name}`, by name.
-
-    >>> gdt.{name}(["1 2", "3 4"]).tolist()
-    [[1.0, 2.0], [3.0, 4.0]]
+    >>> gdt.loadtxt(["a b c", "1 2 3", "4 5 6"], skiprows=1, usecols=(0, 2)).tolist()
+    [[1.0, 3.0], [4.0, 6.0]]
     """
-    return public(function)
+    positions: Any = (converters, skiprows, usecols, unpack, ndmin, encoding, max_rows)
+    values = np.loadtxt(fname, dtype, comments, delimiter, *positions, quotechar=quotechar)
+    return asarray(values, layout=layout, device=device)
 
 
-loadtxt, genfromtxt = _of_text(np.loadtxt, "loadtxt"), _of_text(np.genfromtxt, "genfromtxt")
+@public
+def genfromtxt(
+    fname: Any,
+    dtype: Any = float,
+    comments: Any = "#",
+    delimiter: Any = None,
+    skip_header: int = 0,
+    skip_footer: int = 0,
+    converters: Any = None,
+    missing_values: Any = None,
+    filling_values: Any = None,
+    usecols: Any = None,
+    *,
+    unpack: bool | None = None,
+    invalid_raise: bool = True,
+    max_rows: int | None = None,
+    encoding: str | None = None,
+    ndmin: int = 0,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
+    """The table of numbers in a file of text, as `np.genfromtxt` reads it: with NaN, or
+    `filling_values`, where there is none.
+
+    layout, device: see `gdt.asarray`.
+
+    >>> gdt.genfromtxt(["a,b", "1,2", "3,"], delimiter=",", skip_header=1).tolist()
+    [[1.0, 2.0], [3.0, nan]]
+    """
+    positions = (skip_header, skip_footer, converters, missing_values, filling_values, usecols)
+    options: Any = {"unpack": unpack, "invalid_raise": invalid_raise, "max_rows": max_rows}
+    options |= {"encoding": encoding, "ndmin": ndmin}
+    values = np.genfromtxt(fname, dtype, comments, delimiter, *positions, **options)
+    return asarray(values, layout=layout, device=device)
 
 
 @public
@@ -206,13 +244,22 @@ savez, savez_compressed = _savez("savez", np.savez), _savez("savez_compressed", 
 
 
 @public
-def savetxt(fname: Any, x: Any, fmt: str = "%.18e", delimiter: str = " ", **options: Any) -> None:
-    """Write a table into a file of text; its values are fetched. options: the other arguments of
-    `np.savetxt`, by name.
+def savetxt(
+    fname: Any,
+    x: Any,
+    fmt: Any = "%.18e",
+    delimiter: str = " ",
+    newline: str = "\n",
+    header: str = "",
+    footer: str = "",
+    comments: str = "# ",
+    encoding: str | None = None,
+) -> None:
+    """Write a table into a file of text, as `np.savetxt` does; its values are fetched.
 
     >>> import io
     >>> gdt.savetxt(io.StringIO(), gdt.ones((2, 2)))
     """
     values = _fetched("savetxt", x)
     if _is_writer():
-        np.savetxt(fname, values, fmt, delimiter, **options)
+        np.savetxt(fname, values, fmt, delimiter, newline, header, footer, comments, encoding)

@@ -42,14 +42,39 @@ def _columns(index: Any) -> DistributedArray:
     return concat(parts, axis=-1) if len(parts) > 1 else parts[0]
 
 
-r_ = Indexed(_rows, "Arrays, numbers and slices end to end along the first axis, as `numpy.r_`.")
-c_ = Indexed(_columns, "Arrays, numbers and slices as columns side by side, as `numpy.c_`.")
-mgrid = Indexed(lambda index: asarray(np.mgrid[index]), "Dense grids, as `numpy.mgrid`.")
+r_ = Indexed(
+    _rows,
+    """Arrays, numbers and slices end to end along the first axis, as `numpy.r_`.
+
+    >>> gdt.r_[1:3, 7].tolist()
+    [1, 2, 7]
+    """,
+)
+c_ = Indexed(
+    _columns,
+    """Arrays, numbers and slices as columns side by side, as `numpy.c_`.
+
+    >>> gdt.c_[gdt.arange(2), gdt.ones(2)].tolist()
+    [[0.0, 1.0], [1.0, 1.0]]
+    """,
+)
+mgrid = Indexed(
+    lambda index: asarray(np.mgrid[index]),
+    """Dense grids, as `numpy.mgrid`.
+
+    >>> gdt.mgrid[:2, :2].tolist()
+    [[[0, 0], [1, 1]], [[0, 1], [0, 1]]]
+    """,
+)
 ogrid = Indexed(
     lambda index: (
         tuple([asarray(part) for part in np.ogrid[index]])
         if isinstance(index, tuple)
         else asarray(np.ogrid[index])
     ),
-    "Open grids, as `numpy.ogrid`.",
+    """Open grids, as `numpy.ogrid`.
+
+    >>> [part.tolist() for part in gdt.ogrid[:2, :2]]
+    [[[0], [1]], [[0, 1]]]
+    """,
 )

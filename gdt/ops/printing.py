@@ -55,19 +55,27 @@ def array2string(
     suppress_small: bool | None = None,
     separator: str = " ",
     prefix: str = "",
-    **options: Any,
+    *,
+    formatter: Any = None,
+    threshold: int | None = None,
+    edgeitems: int | None = None,
+    sign: Any = None,
+    floatmode: Any = None,
+    suffix: str = "",
+    legacy: Any = None,
 ) -> str:
     """The values of an array as text, as `numpy.array2string` writes it; fetched as by
     `gdt.array_repr`.
-
-    options: the other arguments of NumPy's, by name.
 
     >>> gdt.array2string(gdt.asarray([0.25, 0.5]), precision=1, separator=", ")
     '[0.2, 0.5]'
     """
     (x,) = as_operands("array2string", a=a)
-    options |= {"max_line_width": max_line_width, "precision": precision}
-    return _values(x, separator, prefix, suppress_small=suppress_small, **options)
+    return _values(
+        x, separator, prefix, max_line_width=max_line_width, precision=precision,
+        suppress_small=suppress_small, formatter=formatter, threshold=threshold,
+        edgeitems=edgeitems, sign=sign, floatmode=floatmode, suffix=suffix, legacy=legacy,
+    )  # fmt: skip
 
 
 def _values(x: DistributedArray, separator: str = " ", prefix: str = "", **given: Any) -> str:

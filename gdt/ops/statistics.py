@@ -262,6 +262,7 @@ def var(
         if kind_of(checked_dtype(dtype, "var")) not in "fc":
             raise error(DtypeError, "var", f"a variance is no {np.dtype(dtype)}")
         x = astype(x, dtype)
+        return astype(var(x, axis, None, None, ddof, keepdims, where=where, mean=mean), dtype)
     if where is not True or mean is not None:
         return _of_some(x, axis, ddof, keepdims, where, mean)
     variance = moments(x, axes=axis, keepdims=keepdims)[1]

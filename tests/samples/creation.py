@@ -41,7 +41,11 @@ SAMPLES: dict[str, list[Sample]] = {
 }
 
 ELSEWHERE: dict[str, str] = {
-    "from_dlpack": "tests/test_interchange.py",
+    **dict.fromkeys(
+        ("from_dlpack", "may_share_memory", "require", "shares_memory"), "tests/test_interchange.py"
+    ),
+    "array2string": "tests/test_numpy_arguments.py",
+    "store": "tests/test_datasets.py",
     **dict.fromkeys(
         (
             "arange",
