@@ -103,6 +103,12 @@ CALLS = {
         np.searchsorted, (np.sort(VECTOR), ["x"]), (VECTOR, ["x"]), least=2 * MOVED
     ),
     "unique": Large(gdt.unique, (GROUPS, ["x"]), least=2 * MOVED, expect=np.unique),
+    "unique rows": Large(
+        lambda x: gdt.unique(x, axis=0),
+        ((GROUPS % 3).reshape(-1, 64), ["x", None]),
+        least=2.5 * MOVED,
+        expect=lambda x: np.unique(x, axis=0),
+    ),
     "repeat by counts": Large(
         lambda x: gdt.repeat(x, COUNTS),
         (VECTOR, ["x"]),
@@ -247,6 +253,30 @@ CALLS = {
         np.linalg.cholesky, (DEFINITE, ["x", None]), least=DEVICES * MOVED, rounding=1e-9
     ),
 }
+
+
+GROWING: dict[str, Callable[[Any], Any]] = {
+    "delete": lambda x: gdt.delete(x, np.arange(0, x.size, 3)),
+    "insert": lambda x: gdt.insert(x, np.arange(0, x.size, 3), x[:1]),
+    "unique rows": lambda x: gdt.unique(x.reshape(64, -1), axis=0),
+    "unique columns": lambda x: gdt.unique(x.reshape(64, -1), axis=1),
+    "lexsort": lambda x: gdt.lexsort([x, x > 0, -x]),
+    "slices": lambda x: gdt.apply_along_axis(lambda row: row * 2, 1, x.reshape(-1, 4)),
+    "interp": lambda x: gdt.interp(x, gdt.sort(x), x),
+    "bincount": lambda x: gdt.bincount(abs(x).astype(int) + 9000),
+}
+
+
+@pytest.mark.parametrize("blocks", [1, DEVICES])
+@pytest.mark.parametrize("name", GROWING)
+def test_collectives_do_not_grow_in_number_with_the_data(name: str, blocks: int) -> None:
+    mesh, counts = gdt.create_mesh([("x", DEVICES)], blocks=blocks), []
+    for size in (1024, 8192):
+        x = placed(VECTOR[:size], ["x"], mesh)
+        with gdt.count_collectives() as counter:
+            GROWING[name](x)
+        counts.append(len(counter))
+    assert counts[0] == counts[1] <= 20
 
 
 def spread(value: Any) -> list[gdt.DistributedArray]:

@@ -7,6 +7,8 @@ where they come from, so the order is stable and shares are even for them too.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ from gdt.ops.masks import Rebalance, block_of_rows, rows_in_front
 from gdt.ops.radix_sort import argsort, sort
 from gdt.ops.rows import scatter_rows
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
 
 Block = Any
 SAMPLES = 64  # of each block, for every block of its group
@@ -62,7 +65,7 @@ class SampleSort:
         """The blocks of an array of type `out`, int64: the indices that sort the vector."""
         xp, first = self.xp, self.exchange.first
         parts = self._by_block(self._part, blocks)
-        orders = self._by_block(lambda i, part: argsort(xp, part), parts)
+        orders = self._by_block(lambda i, part: self._order(xp, part), parts)
         if self.exchange.size > 1:
             small = np.int32 if self.x.shape[0] < 1 << 31 else np.int64  # of places in a part
             orders = self._by_block(lambda i, order: order.astype(small), orders)
@@ -79,7 +82,7 @@ class SampleSort:
             received = self.exchange.all_to_all(rows, counts)
             rows.clear()
             parts.clear()
-            merges = self._by_block(lambda i, row: argsort(xp, self._joined(row)), received)
+            merges = self._by_block(lambda i, row: self._order(xp, self._joined(row)), received)
             received.clear()
             numbers = self.exchange.all_to_all(pieces, counts)
             pieces.clear()
@@ -104,7 +107,16 @@ class SampleSort:
         return self.exchange.by_block(function, *lists)
 
     def _part(self, i: int, block: Block) -> Block:
-        return rows_in_front(self.x, block, self.exchange.first + i).reshape(-1)
+        rows = rows_in_front(self.x, block, self.exchange.first + i)
+        return rows.reshape(len(rows), *self.x.shape[1:])
+
+    def _order(self, xp: Any, part: Block) -> Block:
+        """The indices that sort a part, stably."""
+        return argsort(xp, part)
+
+    def _search(self, part: Block, splitter: np.ndarray, side: str) -> int:
+        """The place in a sorted part before, or by `side` behind, elements like the splitter."""
+        return int(self.xp.searchsorted(part, self.xp.asarray(splitter), side=side)[0])
 
     def _wide(self, part: Block) -> Block:
         """A part with the mesh axes behind its own."""
@@ -145,9 +157,10 @@ class SampleSort:
 
     def _samples(self, i: int, part: Block) -> np.ndarray:
         """Evenly spaced elements of a sorted part, on the host."""
-        count = SAMPLES * self.exchange.size
+        size = self.exchange.size
+        count = max(SAMPLES // math.prod(part.shape[1:]), 1) * size  # rows are long
         if not len(part):
-            return np.zeros(count, self.x.dtype)
+            return np.zeros((count, *part.shape[1:]), part.dtype)
         at = _evenly(len(part), count)
         return np.asarray(self.backend.to_host(part[self.xp.asarray(at)]))
 
@@ -161,7 +174,7 @@ class SampleSort:
         filled_parts = np.flatnonzero(lengths)
         count = values.shape[1]
         weights = np.repeat(lengths[filled_parts] / count, count)
-        order = np.argsort(values[filled_parts].reshape(-1), kind="stable")
+        order = self._order(np, np.concatenate([values[k] for k in filled_parts]))
         reached = np.cumsum(weights[order])
         cuts = []
         for rank in range(1, self.exchange.size):
@@ -172,10 +185,41 @@ class SampleSort:
                 cuts.append(sample * int(lengths[source]) // count)
                 continue
             # An equal element of an earlier block comes before the splitter.
-            splitter = self.xp.asarray(values[source, sample : sample + 1])
-            side = "right" if place < source else "left"
-            cuts.append(int(self.xp.searchsorted(part, splitter, side=side)[0]))
+            splitter = values[source, sample : sample + 1]
+            cuts.append(self._search(part, splitter, "right" if place < source else "left"))
         return [max(cuts[: k + 1]) for k in range(len(cuts))]
+
+
+class RowSort(SampleSort):
+    """The sort of the rows of a matrix, split over ascending mesh axes: by the first column, where
+    that is equal by the second one, and so on. Rows are compared, and sent, as `keys_of` them."""
+
+    def _part(self, i: int, block: Block) -> Block:
+        rows = super()._part(i, block)
+        if rows.dtype.kind == "c":
+            rows = self.xp.ascontiguousarray(rows).view(rows.real.dtype)
+        return keys_of(self.xp, rows)
+
+    def _order(self, xp: Any, part: Block) -> Block:
+        return xp.lexsort(part.T[::-1])
+
+    def _search(self, part: Block, splitter: np.ndarray, side: str) -> int:
+        search = bisect_right if side == "right" else bisect_left
+        row = lambda i: tuple(self.backend.to_host(part[i]).tolist())
+        return search(range(len(part)), tuple(splitter[0].tolist()), key=row)
+
+
+def keys_of(xp: Any, x: Block) -> Block:
+    """Unsigned integers, as wide as the elements of `x`, in the same order: zeros of both signs
+    have the same, and so have NaNs, which come last."""
+    dtype = np.dtype(f"u{x.dtype.itemsize}")
+    if x.dtype.kind in "bu":
+        return x.astype(dtype, copy=False)
+    top = dtype.type(1 << (8 * dtype.itemsize - 1))
+    if x.dtype.kind == "i":
+        return x.view(dtype) ^ top
+    bits = xp.where(x == x, x + 0, x.dtype.type(np.nan)).view(dtype)
+    return xp.where(bits >= top, ~bits, bits | top)
 
 
 def _evenly(length: int, count: int) -> np.ndarray:
@@ -198,9 +242,25 @@ def sort_vector(x: ArrayType, /) -> BlockPlan:
 
 @planned_op(computes=True)
 def argsort_vector(x: ArrayType, /) -> BlockPlan:
-    by_samples, out = SampleSort(x), ArrayType.of(x.shape, np.dtype(np.int64), x.layout)
+    by_samples, out = SampleSort(x), _orders_of(x)
     collectives = by_samples.collectives(x, out)
     return _vector_plan(x, out, lambda blocks: by_samples.places(blocks, out), collectives)
+
+
+@planned_op(computes=True)
+def argsort_rows(x: ArrayType, /) -> BlockPlan:
+    by_samples, out = RowSort(x), _orders_of(x)
+    collectives = by_samples.collectives(x, out)
+    return _vector_plan(x, out, lambda blocks: by_samples.places(blocks, out), collectives)
+
+
+argsort_rows.vjp(None)
+
+
+def _orders_of(x: ArrayType) -> ArrayType:
+    """The type of the indices of the rows of `x`, split as they are."""
+    layout = Layout.of(x.mesh, x.layout.dims[:1])
+    return ArrayType.of(x.shape[:1], np.dtype(np.int64), layout)
 
 
 sort_vector.vjp(

@@ -36,7 +36,7 @@ from gdt.ops.rows import scatter_rows
 from gdt.ops.scans import cumsum
 from gdt.ops.searching import of_one_dtype, search, whole_if_short
 from gdt.ops.shapes import reshape
-from gdt.ops.sorting import argsort, lexsort, sort
+from gdt.ops.sorting import argsort, order_of_rows, sort
 from gdt.ops.taking import rows_at
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
@@ -245,9 +245,8 @@ def unique(
         dim = checked_axis(x.type, axis, "unique")
         front = moveaxis(x.resolve(), dim, 0)
         rows = reshape(front, (front.shape[0], math.prod(front.shape[1:])))
-        columns = [rows[:, k] for k in range(rows.shape[1])][::-1]
         in_order = Layout.of(x.mesh, (rows.layout.dims[0],))
-        order = lexsort(columns) if columns else arange(rows.shape[0], layout=in_order)
+        order = order_of_rows(rows) if rows.size else arange(rows.shape[0], layout=in_order)
         ordered = rows_at(rows, order, axis=0)
         groups = Groups(ordered, order, _firsts(ordered, equal_nan))
         values = select_rows(ordered, groups.is_first)

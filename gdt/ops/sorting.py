@@ -19,13 +19,13 @@ from gdt.engine.op import op
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops import radix_sort
 from gdt.ops.along_axis import take_along_axis, take_along_axis_in_range
-from gdt.ops.elementwise import astype
+from gdt.ops.elementwise import astype, imag, real
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack
 from gdt.ops.lookup import along_axis_or_flat, checked_axis
 from gdt.ops.movement import relayout
 from gdt.ops.rearranging import flip, moveaxis
-from gdt.ops.sample_sort import argsort_vector, sort_vector
+from gdt.ops.sample_sort import argsort_rows, argsort_vector, keys_of, sort_vector
 from gdt.ops.shapes import reshape
 from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
@@ -39,6 +39,7 @@ __all__ = [
     "partition",
     "sort",
     "sort_complex",
+    "sort_keys",
     "sort_whole_axis",
     "top_k",
 ]
@@ -195,6 +196,28 @@ def argsort(
     return descended
 
 
+@op("... -> ...")
+def sort_keys(xp: Any, x: Block, /) -> Block:
+    """Unsigned integers, as wide as the elements of `x`, in the same order: zeros of both signs
+    have the same, and so have NaNs, which come last.
+
+    >>> gdt.sort_keys(gdt.asarray([-3, 2], "int8")).tolist()
+    [125, 130]
+    """
+    return keys_of(xp, x)
+
+
+sort_keys.vjp(None)
+
+
+def order_of_rows(x: DistributedArray) -> DistributedArray:
+    """The indices that sort the rows of a matrix in lexicographic order, int64, NaN last; by one
+    sort of keys that are as long as rows."""
+    axes = tuple(sorted({a for of in x.layout.dims for a in of}))
+    order: DistributedArray = argsort_rows(relayout(x, Layout.of(x.mesh, (axes, ()))))
+    return order
+
+
 @public
 def lexsort(keys: Any, axis: int = -1) -> DistributedArray:
     """The indices that sort by several keys along `axis`: by the last key, where that is equal by
@@ -211,12 +234,22 @@ def lexsort(keys: Any, axis: int = -1) -> DistributedArray:
         operands = {f"key {i}": key.type for i, key in enumerate(keys)}
         raise error(ShapeError, "lexsort", "no keys, or keys of other shapes", operands=operands)
     at = checked_axis(keys[0].type, axis, "lexsort")
+    if keys[0].ndim == 1 and len(keys) > 1 and any(any(key.layout.dims) for key in keys):
+        return order_of_rows(_key_columns(keys[::-1]))
     order = argsort(keys[0], axis=at)
     for key in keys[1:]:
         by_key = argsort(take_along_axis(key, order, axis=at), axis=at)
         order = take_along_axis(order, by_key, axis=at)
     result: DistributedArray = order
     return result
+
+
+def _key_columns(keys: Sequence[DistributedArray]) -> DistributedArray:
+    """Unsigned integers in the order of the keys, a column for each key, two for complex ones."""
+    parts = [p for k in keys for p in ([real(k), imag(k)] if k.dtype.kind == "c" else [k])]
+    columns = [sort_keys(part.resolve()) for part in parts]
+    widest = max((column.dtype for column in columns), key=lambda dtype: dtype.itemsize)
+    return stack([astype(column, widest) for column in columns], axis=1)
 
 
 def _check_kth(x: DistributedArray, kth: Any, axis: int, name: str) -> None:

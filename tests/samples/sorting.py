@@ -11,7 +11,18 @@ from gdt.testing import Sample
 _rng = np.random.default_rng(24)
 _LINE, _MATRIX, _CUBE = (_rng.standard_normal(shape) for shape in (23, (9, 5), (2, 3, 11)))
 _EQUAL = _rng.integers(0, 3, 37)
+_SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3.0, -1.5])
 _NAN = np.where(_rng.random(19) < 0.3, np.nan, _rng.standard_normal(19))
+
+
+def _keys(x: np.ndarray) -> np.ndarray:
+    """The places of numbers among all those of their dtype, as unsigned integers."""
+    bits = 8 * x.itemsize
+    if x.dtype.kind != "f":
+        return (x.astype(object) + (x.dtype.kind == "i") * 2 ** (bits - 1)).astype(f"u{x.itemsize}")
+    words = [int.from_bytes(v.tobytes(), "little") for v in np.where(x == 0, 0, x).astype(x.dtype)]
+    turned = [2**bits - 1 - w if w >> (bits - 1) else w + 2 ** (bits - 1) for w in words]
+    return np.array(turned, f"u{x.itemsize}")
 
 
 def _stable(x: np.ndarray, axis: int | None = -1, *, descending: bool = False) -> np.ndarray:
@@ -63,7 +74,14 @@ SAMPLES: dict[str, list[Sample]] = {
         )
     ],
     "argsort_whole_axis": [_of(_stable, _MATRIX, axis=-1)],
+    "sort_keys": [
+        Sample((values,), {}, _keys, grad=False, exact=True)
+        for values in (_MATRIX.astype("int8"), _EQUAL > 1, _SPECIAL, _SPECIAL.astype("float32"))
+    ],
     "lexsort": [
+        Sample(
+            ((_EQUAL, _SPECIAL[_EQUAL % 7], _EQUAL * 1j),), {}, np.lexsort, grad=False, exact=True
+        ),
         Sample(((_LINE, _EQUAL[:23]),), {}, np.lexsort, grad=False, exact=True),
         Sample(((_MATRIX, _MATRIX > 0),), {"axis": 0}, np.lexsort, grad=False, exact=True),
     ],
