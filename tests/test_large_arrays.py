@@ -103,6 +103,12 @@ CALLS = {
         np.searchsorted, (np.sort(VECTOR), ["x"]), (VECTOR, ["x"]), least=2 * MOVED
     ),
     "unique": Large(gdt.unique, (GROUPS, ["x"]), least=2 * MOVED, expect=np.unique),
+    "first ten": Large(
+        lambda x: gdt.top_k(x, 10)[1],
+        (VECTOR, ["x"]),
+        least=0,
+        expect=lambda x: np.argsort(-x)[:10],
+    ),
     "unique rows": Large(
         lambda x: gdt.unique(x, axis=0),
         ((GROUPS % 3).reshape(-1, 64), ["x", None]),

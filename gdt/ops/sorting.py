@@ -24,12 +24,16 @@ from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack
 from gdt.ops.lookup import along_axis_or_flat, checked_axis
 from gdt.ops.movement import relayout
+from gdt.ops.padding import pad
+from gdt.ops.ranges import arange
 from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.sample_sort import argsort_rows, argsort_vector, keys_of, sort_vector
 from gdt.ops.shapes import reshape
 from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
+from gdt.sharding.reduction import identity
 
 __all__ = [
     "argpartition",
@@ -303,11 +307,45 @@ def top_k(
     if not is_count or not 0 <= k <= x.shape[axis]:
         problem = f"k is {k!r}; it is an int of 0 to {x.shape[axis]}"
         raise error(ArgumentError, "top_k", problem, operands={"x": x.type})
-    order = argsort(x, axis=axis, descending=largest)
-    first = getitem(order, (slice(None),) * axis + (slice(int(k)),))
+    if x.ndim == 1 and _are_few(x, k):
+        first = _first_of_shards(x, int(k), largest)
+    else:
+        order = argsort(x, axis=axis, descending=largest)
+        first = getitem(order, (slice(None),) * axis + (slice(int(k)),))
     if x.ndim == 1:
         return rows_at(x, first, axis=0), first
     return take_along_axis_in_range(x, first, axis=axis), first
+
+
+def _are_few(x: DistributedArray, k: int) -> bool:
+    """Whether every shard of a split vector has `k` elements, and only a few of them are wanted."""
+    return (
+        x.layout.num_shards(0) > 1
+        and 0 < k * x.layout.num_shards(0) <= x.size // 2
+        and (kind_of(x.dtype) != "c")
+    )
+
+
+def _first_of_shards(x: DistributedArray, k: int, largest: bool) -> DistributedArray:
+    """The indices of the `k` first elements of a split vector in order: of the `k` first ones of
+    every shard, which is all that is sent."""
+    shards = x.layout.num_shards(0)
+    chunk = -(-x.size // shards)
+    is_float = kind_of(x.dtype) == "f"
+    # Equal elements come before the padding.
+    last = identity("max", x.dtype) if largest else np.nan if is_float else identity("min", x.dtype)
+    padded = pad(x, (0, shards * chunk - x.size), constant_values=last)
+    rows = reshape(padded, (shards, chunk))
+    order = getitem(argsort(rows, axis=1, descending=largest), (slice(None), slice(k)))
+    values = take_along_axis_in_range(rows, order, axis=1)
+    starts = reshape(arange(shards, layout=Layout.of(x.mesh, (rows.layout.dims[0],))), (shards, 1))
+    values, places = [
+        reshape(relayout(part, Layout.replicated(x.mesh, 2)), (shards * k,))
+        for part in (values, order + starts * chunk)
+    ]
+    best = getitem(argsort(values, descending=largest), (slice(k),))
+    first: DistributedArray = rows_at(places, best, axis=0)
+    return first
 
 
 @public

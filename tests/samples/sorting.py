@@ -91,6 +91,9 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "argpartition": [_of(lambda x, kth: _stable(x), _LINE, kth=5)],
     "top_k": [
+        _of(_top, np.sin(np.arange(61.0)), k=3),
+        _of(_top, np.append(np.full(30, np.nan), [np.inf, 2.0, -np.inf]), k=2, largest=False),
+        _of(_top, np.repeat(_EQUAL, 2), k=4, largest=False),
         _of(_top, _LINE, k=4, grad=True),
         _of(_top, _MATRIX, k=2, axis=0, largest=False),
         _of(_top, _EQUAL, k=0),
