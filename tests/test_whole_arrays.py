@@ -66,6 +66,16 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
         [FLOATS, np.append(LONG / 300, np.nan).astype(np.float32)],
     ),
     "histogram of edges": (lambda xp, x: xp.histogram(x, [-1, 0, 0.25, 2]), [FLOATS, LONG / 99]),
+    "median": (lambda xp, x: xp.median(x), [*VECTORS[:3], VECTORS[-1], ROWS, FLOATS * np.nan]),
+    "median of columns": (lambda xp, x: xp.median(x, axis=0, keepdims=True), [ROWS, ROWS[:1]]),
+    "quantiles": (
+        lambda xp, x: xp.quantile(x, [[0.1, 0.5], [1.0, 0.0]], axis=-1),
+        [*VECTORS[:3], ROWS, FLOATS[:1]],
+    ),
+    "quantiles that are elements": (
+        lambda xp, x: xp.percentile(x, [30, 70.0], method="nearest"),
+        [*VECTORS[:3], INTEGERS > 0, ROWS],
+    ),
     "unique": (lambda xp, x: xp.unique(x), [*VECTORS, LONG, ROWS, LEVELS * np.nan]),
     "unique with all": (
         lambda xp, x: xp.unique(x, True, True, True),
