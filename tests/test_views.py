@@ -97,6 +97,7 @@ OWN: dict[str, Callable[[Any, Any], Any]] = {
     "fftshift of no axes": lambda xp, x: xp.fft.fftshift(x, axes=()),
     "pad by 0": lambda xp, x: xp.pad(x, 0),
     "flatten": lambda xp, x: x.flatten(),
+    "nan_to_num": lambda xp, x: xp.nan_to_num(x.astype(int)),
     "flat": lambda xp, x: x.flat[:],
     "copy": lambda xp, x: x.copy(),
     "astype": lambda xp, x: x.astype(x.dtype),
@@ -117,6 +118,7 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
     "in columns": lambda xp, x: xp.reshape(x, (12, 1), order="C")[::-3],
     "iteration": lambda xp, x: [*x][1],
     "matrix to the power of 1": lambda xp, x: xp.linalg.matrix_power(x[:3], 1),
+    "nan_to_num of itself": lambda xp, x: xp.nan_to_num(x, copy=False),
     "real": lambda xp, x: x.real,
     "swapaxes of a row": lambda xp, x: xp.swapaxes(x[1:2, None], 0, 2),
 }

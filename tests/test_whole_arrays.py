@@ -76,6 +76,17 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
         lambda xp, x: xp.percentile(x, [30, 70.0], method="nearest"),
         [*VECTORS[:3], INTEGERS > 0, ROWS],
     ),
+    "cumsum": (lambda xp, x: xp.cumsum(x), [*VECTORS, ROWS]),
+    "cumsum of columns": (lambda xp, x: xp.cumsum(x, axis=0, dtype=float), [ROWS, INTEGERS]),
+    "cumprod": (lambda xp, x: xp.cumprod(x), [*VECTORS]),
+    "partition": (lambda xp, x: xp.sort(xp.partition(x, 1)[..., :2]), [*VECTORS, ROWS]),
+    "partition by columns": (lambda xp, x: xp.partition(x, (0, 2), axis=0)[2], [ROWS]),
+    "nonzero": (lambda xp, x: xp.nonzero(x), [*VECTORS, ROWS > 0, INTEGERS[:0]]),
+    "argwhere": (lambda xp, x: xp.argwhere(x), [*VECTORS, ROWS > 0]),
+    "nan_to_num": (
+        lambda xp, x: xp.nan_to_num(x, nan=-3, posinf=2.5),
+        [FLOATS, np.array([np.nan, -np.inf, np.inf, 1, -0.0]), np.float16([np.inf, 1])],
+    ),
     "unique": (lambda xp, x: xp.unique(x), [*VECTORS, LONG, ROWS, LEVELS * np.nan]),
     "unique with all": (
         lambda xp, x: xp.unique(x, True, True, True),

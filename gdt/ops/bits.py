@@ -10,7 +10,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
+from gdt.array.views import rebind
 from gdt.engine.ufunc import ufunc
+from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal, greater, isinf, isnan, less, logical_and, where
 from gdt.ops.elementwise import (
@@ -32,6 +34,7 @@ from gdt.ops.elementwise import (
     zero,
 )
 from gdt.ops.exponential import exp2
+from gdt.ops.movement import alias, relayout
 from gdt.ops.powers import power
 from gdt.ops.reductions import all_
 from gdt.ops.rounding import abs_, sign, trunc
@@ -246,21 +249,41 @@ def nan_to_num(
     """x with numbers in the places of NaN and infinities.
 
     nan: the number for NaN. posinf, neginf: those for inf and -inf; the largest and smallest number
-        of the dtype if they are None. copy: accepted for NumPy's sake.
+        of the dtype if they are None. copy: False writes to `x`, and returns it.
 
     >>> gdt.nan_to_num([float("nan"), 1.0, float("inf")], posinf=9.0).tolist()
     [0.0, 1.0, 9.0]
     """
     (x,) = as_operands("nan_to_num", x=x)
+    if not copy:
+        rebind(x, relayout(nan_to_num(x, True, nan, posinf, neginf), x.layout.resolved))
+        return x
     if x.dtype.kind == "c":
-        parts = [nan_to_num(part, copy, nan, posinf, neginf) for part in (real(x), imag(x))]
+        parts = [nan_to_num(part, True, nan, posinf, neginf) for part in (real(x), imag(x))]
         return astype(parts[0] + multiply(parts[1], 1j), x.dtype)
     if kind_of(x.dtype) != "f":
-        result: DistributedArray = x
-        return result
+        return alias(x)
     limits = limits_of(x.dtype)
     above = float(limits.max) if posinf is None else posinf
     below = float(limits.min) if neginf is None else neginf
+    are_numbers = all(type(number) in (int, float) for number in (nan, above, below))
+    run = _numbers if are_numbers else _numbers.function
+    numbers: DistributedArray = run(x, nan, above, below)
+    return numbers
+
+
+def _numbers_in_numpy(
+    x: np.ndarray, nan: float, above: float, below: float, out: np.ndarray
+) -> None:
+    out[...] = x
+    if not np.isfinite(x).all():
+        np.copyto(out, nan, where=np.isnan(x))
+        np.copyto(out, above, where=x == np.inf)
+        np.copyto(out, below, where=x == -np.inf)
+
+
+@in_numpy(_numbers_in_numpy)
+def _numbers(x: DistributedArray, nan: Any, above: Any, below: Any, /) -> DistributedArray:
     finite = where(isnan(x), nan, where(isposinf(x), above, where(isneginf(x), below, x)))
     return astype(finite, x.dtype)
 

@@ -19,6 +19,7 @@ from gdt.array.registry import FUNCTIONS, public
 from gdt.backend import backend_of
 from gdt.comm.vectors import Exchange, cut, join, part_of, sent_by_all
 from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.whole_arrays import are_unwatched, rows_of, whole_of
 from gdt.errors import ShapeError, error
 from gdt.observe import OBSERVERS, Collective, met_host
 from gdt.ops.comparison import not_equal
@@ -225,9 +226,26 @@ def flatnonzero(x: Any) -> DistributedArray:
     (x,) = as_operands("flatnonzero", x=x)
     truths = x.resolve() if x.dtype.kind == "b" else not_equal(x, 0)
     truths = reshape(truths, (truths.size,))
+    if are_unwatched(truths):
+        return _places_in_numpy(truths)
     axes = tuple(sorted(truths.layout.dims[0]))
     places: DistributedArray = _true_places(relayout(truths, _split_first(truths, axes)))
     return places
+
+
+def _places_in_numpy(truths: DistributedArray) -> DistributedArray:
+    """The places at which a vector that one block of the host holds is true."""
+    places: Any = np.flatnonzero(whole_of(truths))
+    if not places.flags.owndata:  # a view of what NumPy has allocated
+        places = places.base
+    count = places.size
+    out = ArrayType.of((count,), np.dtype(np.int64), truths.layout)
+    (size,) = rows_of(out)
+    if size > count:  # the memory grows by the padding, which a copy would take longer for
+        places.resize(size, refcheck=False)
+        places = places.reshape(-1)
+        places[count:] = places[count - 1]
+    return DistributedArray(out, (places.reshape(out.block_shape),))
 
 
 @public

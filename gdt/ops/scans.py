@@ -18,6 +18,7 @@ from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.loops import loop
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
+from gdt.engine.whole_arrays import in_numpy
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
 from gdt.ops.indexing import getitem
@@ -211,6 +212,23 @@ def scan_of_split(
     return whole if shards * chunk == size else getitem(whole, _prefix(axis, size))
 
 
+def _scan_in_numpy(
+    x: np.ndarray, out: np.ndarray, axis: int, product: bool, reverse: bool, dtype: Any
+) -> None:
+    _scanned(x, out, "cumprod" if product else "cumsum", axis - x.ndim, reverse, dtype)  # type: ignore[arg-type]
+
+
+@in_numpy(_scan_in_numpy)
+def scan_in_one_block(
+    x: DistributedArray, /, *, axis: int, product: bool, reverse: bool = False, dtype: Any = None
+) -> DistributedArray:
+    """`scan_of_split`, which one block scans in one go. Long vectors are left to the loop."""
+    scanned: DistributedArray = scan_of_split(
+        x, axis=axis, product=product, reverse=reverse, dtype=dtype
+    )
+    return scanned
+
+
 def _exclusive(
     totals: DistributedArray,
     axis: int,
@@ -249,9 +267,10 @@ def _scan(
     x: DistributedArray, axis: int, product: bool, reverse: bool, dtype: Any
 ) -> DistributedArray:
     if x.layout.dims[axis] and x.shape[axis]:
-        front = axis % x.ndim
-        result: DistributedArray = scan_of_split(
-            x, axis=front, product=product, reverse=reverse, dtype=dtype
+        is_long = x.ndim == 1 and not product and x.type.local_shape[0] >= SMALLEST
+        run: Any = scan_of_split if is_long else scan_in_one_block
+        result: DistributedArray = run(
+            x, axis=axis % x.ndim, product=product, reverse=reverse, dtype=dtype
         )
         return result
     return _SCANS[product][0](x, axis=axis, reverse=reverse, dtype=dtype)
@@ -286,6 +305,7 @@ def _split_vjp(
 cumsum_of_whole.vjp(_cumsum_vjp)
 cumprod_of_whole.vjp(_cumprod_vjp)
 scan_of_split.vjp(_split_vjp)
+scan_in_one_block.vjp(_split_vjp)
 
 
 def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray, int, Any]:

@@ -16,6 +16,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
+from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops import radix_sort
 from gdt.ops.along_axis import take_along_axis, take_along_axis_in_range
@@ -266,7 +267,8 @@ def _check_kth(x: DistributedArray, kth: Any, axis: int, name: str) -> None:
 @public
 def partition(x: Any, kth: int | Sequence[int], axis: int | None = -1) -> DistributedArray:
     """The elements of `x` so that those before `kth` along `axis` are no larger than it, those
-    after it no smaller: they are sorted.
+    after it no smaller, in any order: that of NumPy where one block of the host holds `x`, else
+    they are sorted.
 
     Raises ArgumentError for a `kth` that is no place along the axis.
 
@@ -275,6 +277,17 @@ def partition(x: Any, kth: int | Sequence[int], axis: int | None = -1) -> Distri
     """
     x, axis = _operand(x, axis, "partition")
     _check_kth(x, kth, axis, "partition")
+    places = tuple(np.atleast_1d(kth).tolist())
+    partitioned: DistributedArray = _partitioned(x, kth=places, axis=axis)
+    return partitioned
+
+
+def _partitioned_in_numpy(x: np.ndarray, kth: tuple[int, ...], axis: int) -> np.ndarray:
+    return np.partition(x, kth, axis=axis)
+
+
+@in_numpy(_partitioned_in_numpy)
+def _partitioned(x: DistributedArray, /, *, kth: tuple[int, ...], axis: int) -> DistributedArray:
     return _sorted_along(x, axis)
 
 
