@@ -2,6 +2,7 @@
 
     python -m bench.large
     python -m bench.large --elements 1000000 sort fft
+    python -m bench.large --elements 8
 
 NumPy, gdt with one thread and gdt with all cores take turns. A ratio is the median, over rounds, of
 gdt's time divided by NumPy's in the same round.
@@ -27,6 +28,21 @@ from gdt.settings import CORES
 
 ELEMENTS = 1 << 24
 COLUMNS = 1024
+CALLED = 1 << 11  # elements that a run takes at least, of as many calls as that needs
+
+TEST = np.array([3, 5, 700])
+POINTS = np.linspace(-2.0, 2.0, 5)
+
+
+def added(x: Any, i: Any) -> Any:
+    np.add.at(x, i, 1.0)
+    return x
+
+
+def written(x: Any) -> Any:
+    x[1:3] = 1
+    return x
+
 
 # By name: a function of a namespace, a vector, a table of the same elements, and integers.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -46,8 +62,26 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "outer": lambda xp, x, t, i: xp.outer(x[:4096], x[:4096]),
     "pad": lambda xp, x, t, i: xp.pad(t, 1),
     "mask": lambda xp, x, t, i: x[x > 0],
-    "reshape": lambda xp, x, t, i: xp.reshape(x, (COLUMNS, -1)) + 1,
+    "reshape": lambda xp, x, t, i: xp.reshape(x, t.shape[::-1]) + 1,
     "transpose": lambda xp, x, t, i: t.T + 1,
+    "isin": lambda xp, x, t, i: xp.isin(i, TEST),
+    "count_nonzero": lambda xp, x, t, i: xp.asarray(xp.count_nonzero(x > 0)),
+    "add.at": lambda xp, x, t, i: added(xp.zeros_like(x), i),
+    "bincount": lambda xp, x, t, i: xp.bincount(i),
+    "interp": lambda xp, x, t, i: xp.interp(x, POINTS, POINTS),
+    "histogram": lambda xp, x, t, i: xp.histogram(x)[0],
+    "diff": lambda xp, x, t, i: xp.diff(x),
+    "gradient": lambda xp, x, t, i: xp.gradient(x),
+    "trapezoid": lambda xp, x, t, i: xp.trapezoid(x),
+    "partition": lambda xp, x, t, i: xp.partition(x, x.size // 2)[x.size // 2],
+    "median": lambda xp, x, t, i: xp.median(x),
+    "quantile": lambda xp, x, t, i: xp.quantile(x, 0.3),
+    "nonzero": lambda xp, x, t, i: xp.nonzero(x)[0],
+    "nan_to_num": lambda xp, x, t, i: xp.nan_to_num(x),
+    "tril": lambda xp, x, t, i: xp.tril(t),
+    "nanmean": lambda xp, x, t, i: xp.nanmean(x),
+    "std": lambda xp, x, t, i: xp.std(x),
+    "write a slice": lambda xp, x, t, i: written(x),
 }
 DRAWS = {
     f"{name} {dtype}": (name, dtype)
@@ -56,13 +90,14 @@ DRAWS = {
 }
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Return the seconds of a call, with its result's memory given back."""
+def timed(call: Callable[[], Any], count: int) -> float:
+    """Return the seconds of one of `count` calls, with the last result's memory given back."""
     begin = time.perf_counter()
-    result = call()
+    for _ in range(count):
+        result = call()
     seconds = time.perf_counter() - begin
     del result
-    return seconds
+    return seconds / count
 
 
 def calls(elements: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
@@ -71,8 +106,8 @@ def calls(elements: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]
     vector, rows = gdt.Layout(["x"], mesh), gdt.Layout(["x", None], mesh)
     rng = np.random.default_rng(0)
     x = rng.standard_normal(elements, np.float32)
-    i = rng.integers(0, 1000, elements, np.int32)
-    t = x.reshape(-1, COLUMNS)
+    i = rng.integers(0, min(1000, elements), elements, np.int32)
+    t = x.reshape(-1, min(COLUMNS, elements)).copy()  # `written` changes x
     host = (np, x, t, i)
     split = (
         gdt,
@@ -93,16 +128,25 @@ def calls(elements: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]
     return pairs
 
 
-def measure(numpy: Callable[[], Any], ours: Callable[[], Any], rounds: int) -> dict[str, float]:
-    """Return NumPy's median milliseconds, and gdt's ratios with one thread and with all."""
-    ours()  # plans the call
-    seconds, one, many = [], [], []
+def measure(
+    numpy: Callable[[], Any], ours: Callable[[], Any], rounds: int, count: int = 1
+) -> dict[str, float]:
+    """Return NumPy's and gdt's median seconds, and gdt's ratios with one thread and with all."""
+    for _ in range(2):  # plans the call
+        ours()
+    seconds, own, one, many = [], [], [], []
     for _ in range(rounds):
-        seconds.append(timed(numpy))
+        seconds.append(timed(numpy, count))
         with gdt.host_threads(1):
-            one.append(timed(ours) / seconds[-1])
-        many.append(timed(ours) / seconds[-1])
-    return {"NumPy, ms": median(seconds) * 1e3, "1 thread": median(one), "all": median(many)}
+            own.append(timed(ours, count))
+        one.append(own[-1] / seconds[-1])
+        many.append(timed(ours, count) / seconds[-1])
+    return {
+        "NumPy": median(seconds),
+        "gdt": median(own),
+        "1 thread": median(one),
+        "all": median(many),
+    }
 
 
 def main() -> None:
@@ -111,16 +155,26 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=ELEMENTS)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
-    pairs = calls(arguments.elements // COLUMNS * COLUMNS)
+    elements = arguments.elements - arguments.elements % min(COLUMNS, arguments.elements)
+    count = -(-CALLED // elements)
+    unit, scale = ("ms", 1e3) if count == 1 else ("us", 1e6)
+    pairs = calls(elements)
     unknown = sorted({*arguments.names} - {*pairs})
     if unknown:
         parser.error(f"no function is called {', '.join(unknown)}; there are {', '.join(pairs)}")
     console = Console()
     rows = []
     for name in track(arguments.names or pairs, "timing", console=console, transient=True):
-        m = measure(*pairs[name], arguments.rounds)
-        rows.append(Row([name, f"{m['NumPy, ms']:.1f}", f"{m['1 thread']:.2f}", f"{m['all']:.2f}"]))
-    headings = ["function", "NumPy, ms", "gdt / NumPy", f"with {CORES} threads"]
+        m = measure(*pairs[name], arguments.rounds, count)
+        times = [f"{m[key] * scale:.1f}" for key in ("NumPy", "gdt")]
+        rows.append(Row([name, *times, f"{m['1 thread']:.2f}", f"{m['all']:.2f}"]))
+    headings = [
+        "function",
+        f"NumPy, {unit}",
+        f"gdt, {unit}",
+        "gdt / NumPy",
+        f"with {CORES} threads",
+    ]
     console.print(Table(f"{arguments.elements:,} elements, 8 virtual devices", headings, rows))
     properties = machine() | {"load": round(os.getloadavg()[0], 1)}
     console.print(", ".join(f"{key} {value}" for key, value in properties.items()))
