@@ -288,7 +288,7 @@ LONG = 1 << 17  # elements of a split vector of which samples find some faster t
 
 
 class Quantiles(NamedTuple):
-    """Which quantiles: levels `q` of 0 to 1, one at least, for a result whose first axes are
+    """The quantiles asked for: levels `q` of 0 to 1, one at least, a result whose first axes are
     `shape`; the dtype of values between two elements."""
 
     q: tuple[float, ...]
