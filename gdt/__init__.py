@@ -28,6 +28,7 @@ from gdt.autodiff.batching import *
 from gdt.autodiff.checkpointed import *
 from gdt.autodiff.derivatives import *
 from gdt.autodiff.tape import *
+from gdt.backend import free_memory, set_cache_limit
 from gdt.checkpoint import CheckpointManager
 from gdt.debug import configuration, drawing, html, observers
 from gdt.debug.configuration import *
@@ -69,6 +70,7 @@ __all__ = [
     "data",
     "distributed",
     "fft",
+    "free_memory",
     "lib",
     "linalg",
     "load_model",
@@ -78,6 +80,7 @@ __all__ = [
     "optim",
     "random",
     "saving",
+    "set_cache_limit",
     "testing",
     "training",
 ]

@@ -171,6 +171,17 @@ def test_out_of_memory_says_what_was_asked_what_is_held_and_what_would_fit() -> 
     assert isinstance(caught.value, MemoryError)
 
 
+def test_kept_memory_is_freed_on_every_gpu_that_was_used() -> None:
+    here = CupyBackend(StrictCupy(3))
+    for device in (0, 2):
+        with here._scopes[device]:
+            pass
+    assert here.free_memory() == 4 << 30
+    pools = here.xp.cuda.pool, here.xp.cuda.pinned_pool
+    assert pools[0].freed == [0, 2] and pools[1].freed == [0]
+    assert here.free_memory() == 0
+
+
 @pytest.mark.parametrize(
     "status, problem",
     [

@@ -34,6 +34,8 @@ METHODS: list[tuple[Any, str, int, set[str]]] = [  # type, method, arguments, an
     (cupy.cuda.MemoryPool, "malloc", 1, set()),
     (cupy.cuda.MemoryPool, "used_bytes", 0, set()),
     (cupy.cuda.MemoryPool, "free_bytes", 0, set()),
+    (cupy.cuda.MemoryPool, "free_all_blocks", 0, set()),
+    (cupy.cuda.PinnedMemoryPool, "free_all_blocks", 0, set()),
     (cupy.cuda.Device, "synchronize", 0, set()),
     (cupy.cuda.function.Module, "load", 1, set()),
     (cupy.cuda.function.Module, "get_function", 1, set()),

@@ -20,6 +20,7 @@ from gdt import Layout, nn
 from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.backend.numpy import BufferPool
+from gdt.errors import ArgumentError
 from gdt.observe import Observer, observing
 from gdt.ops.products.contraction import matrix_product, matrix_product_nt, matrix_product_tn
 from gdt.optim import SGD, Adam, Optimizer
@@ -96,6 +97,43 @@ def test_recycled_memory_begins_a_cache_line_and_belongs_to_the_pool() -> None:
     assert again.ctypes.data in addresses and pool.nbytes == held
     pool.trim()
     assert pool.nbytes == again.nbytes and pool.owns(again.base)
+
+
+def test_kept_memory_has_a_limit() -> None:
+    pool = BufferPool(smallest=1 << 15, capacity=1 << 20)
+    fresh = lambda: pool.empty((1 << 15,), np.dtype("d"))  # 256 KiB
+    assert pool.limit(1 << 19) == 1 << 20
+    held = [fresh() for _ in range(5)]
+    assert pool.nbytes == 1 << 19  # the others are memory of their own
+    held.pop(0)
+    assert pool.limit(1 << 18) == 1 << 19 and pool.nbytes == 1 << 18
+    assert pool.owns(held[0].base)
+    held[0][:] = 7.0
+    pool.limit(0)  # what is in use stays what it is
+    assert pool.nbytes == 0 and not pool.owns(held[0].base) and (held[0] == 7.0).all()
+    held.append(fresh())
+    assert pool.nbytes == 0
+    pool.limit(1 << 20)
+    held.append(fresh())
+    assert pool.free() == 0
+    held.clear()
+    assert pool.free() == 1 << 18 and pool.nbytes == 0
+
+
+def test_arrays_stay_what_they_are_where_no_memory_is_kept() -> None:
+    x = gdt.ones((64, 1 << 10)) + 1.0
+    before = gdt.set_cache_limit(0)
+    try:
+        step = gdt.function(lambda x: gdt.exp(x * 0.0) + x)
+        for _ in range(4):
+            x = step(x)
+        x += 1.0
+        x[0] = 0.0
+        assert (x.numpy()[1:] == 7.0).all() and gdt.free_memory() == 0
+    finally:
+        gdt.set_cache_limit(before)
+    with pytest.raises(ArgumentError, match="set_cache_limit: nbytes is -1"):
+        gdt.set_cache_limit(-1)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,12 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import checked
 from gdt.backend.cupy import CupyBackend, load_cupy, on_gpu
 from gdt.backend.numpy import NumpyBackend, in_own_byte_order
 from gdt.backend.protocol import Backend, KernelRunner
 from gdt.cuda import driver
+from gdt.errors import ArgumentError, error
 from gdt.observe import report_synchronization
 from gdt.sharding.devices import DEVICE_COUNTS, WHY_MISSING
 from gdt.sharding.mesh import Mesh
@@ -70,6 +72,43 @@ def backend_of(mesh: Mesh) -> Backend:
     if backend is None:
         backend = _backends[mesh.device_kind] = _factories[mesh.device_kind]()
     return backend
+
+
+def free_memory() -> int:
+    """Free the memory of the host and of GPUs that no array uses, but which is kept for arrays to
+    come; return how many bytes it was.
+
+    Fresh memory takes as long as the arithmetic that fills it, so that of arrays which are gone is
+    kept: on the host up to `gdt.set_cache_limit` bytes, on GPUs by CuPy's pool. Call this before
+    another program, or another library, needs the memory. Follows `torch.cuda.empty_cache` and
+    CuPy's `free_all_blocks`.
+
+    >>> x = gdt.ones((1000, 1000)) + 1.0
+    >>> del x
+    >>> gdt.free_memory() >= 8_000_000, gdt.free_memory()
+    (True, 0)
+    """
+    return sum(backend.free_memory() for backend in list(_backends.values()))
+
+
+@checked
+def set_cache_limit(nbytes: int) -> int:
+    """Bound the memory of the host that is kept for arrays to come; return the limit until now.
+
+    nbytes: how many bytes at most, 1 GiB by default; 0 keeps none. Memory beyond it that no array
+    uses is freed at once. On GPUs CuPy decides: `cupy.get_default_memory_pool().set_limit` bounds
+    what arrays use and what is kept together. Follows `mlx.core.set_cache_limit`.
+
+    Raises ArgumentError for a negative number.
+
+    >>> before = gdt.set_cache_limit(100_000_000)
+    >>> gdt.set_cache_limit(before)
+    100000000
+    """
+    if nbytes < 0:
+        problem = f"nbytes is {nbytes}"
+        raise error(ArgumentError, "set_cache_limit", problem, remedy="Pass 0 or more.")
+    return NUMPY.pool.limit(nbytes)
 
 
 def synchronize() -> None:

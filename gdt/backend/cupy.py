@@ -88,6 +88,19 @@ class CupyBackend:
 
     # ---- memory
 
+    def free_memory(self) -> int:
+        """Free the memory of all used GPUs that CuPy keeps for arrays to come, and what it keeps of
+        the host for copies; return the bytes that were freed on GPUs."""
+        pool, freed = self.xp.get_default_memory_pool(), 0
+        for scope in self._scopes:
+            if scope.was_entered:
+                with scope:  # the pool has a part for each device
+                    before = pool.free_bytes()
+                    pool.free_all_blocks()
+                    freed += before - pool.free_bytes()
+        self.xp.get_default_pinned_memory_pool().free_all_blocks()
+        return freed
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> Array:
         """Return an uninitialised array on the current device, by rows, as kernels expect it."""
         return self.xp.empty(shape, checked_dtype(dtype))

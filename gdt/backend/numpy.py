@@ -84,8 +84,27 @@ class BufferPool:
         """Return whether `buffer` is a buffer of this pool."""
         return id(buffer) in self._own
 
+    def limit(self, capacity: int) -> int:
+        """Keep at most so many bytes from now on; return how many it were before."""
+        with self._lock:
+            before, self.capacity = self.capacity, capacity
+            if self.nbytes > capacity:
+                self.trim()
+            if self.nbytes > capacity:  # what is in use is freed with the arrays
+                self.buffers.clear()
+                self._own.clear()
+                self.nbytes = 0
+        return before
+
+    def free(self) -> int:
+        """Free the memory of all buffers that only the pool refers to; return its bytes."""
+        with self._lock:
+            before = self.nbytes
+            self.trim()
+            return before - self.nbytes
+
     def trim(self) -> None:
-        """Free the memory of all buffers that only the pool refers to."""
+        """As `free`, by a thread that holds the pool's lock."""
         for sized in self.buffers.values():
             in_use = [getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
             sized[:] = itertools.compress(sized, in_use)
@@ -177,6 +196,10 @@ class NumpyBackend:
         result = self.empty(array.shape, array.dtype, order)
         result[...] = array
         return result
+
+    def free_memory(self) -> int:
+        """Free the memory that is kept for blocks to come; return its bytes."""
+        return self.pool.free()
 
     def seconds(self, run: Callable[[], Any]) -> float:
         """Return the seconds of one `run`: the shortest of a few."""

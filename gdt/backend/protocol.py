@@ -60,6 +60,9 @@ class Backend(Protocol):
         order: the order of its axes in memory, slowest first; a backend may ignore it.
         """
 
+    def free_memory(self) -> int:
+        """Free the memory that is kept for arrays to come; return its bytes."""
+
     def asarray(
         self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
     ) -> Array:

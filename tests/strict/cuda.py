@@ -252,8 +252,9 @@ class Event:
 class MemoryPool:
     """`cupy.cuda.MemoryPool`, as far as its counts."""
 
-    def __init__(self) -> None:
-        self.freed = 0
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.freed: list[int] = []  # the devices whose memory was freed, in order
 
     def malloc(self, size: int) -> Any:
         raise NotImplementedError("the host allocates for itself")
@@ -265,10 +266,10 @@ class MemoryPool:
         return 12 << 30
 
     def free_bytes(self) -> int:
-        return 2 << 30
+        return 0 if self._machine.current in self.freed else 2 << 30
 
     def free_all_blocks(self, stream: Any = None) -> None:
-        self.freed += 1
+        self.freed.append(self._machine.current)
 
 
 class Runtime:
@@ -310,7 +311,7 @@ class Cuda:
     def __init__(self, machine: Machine):
         self.machine, self.runtime = machine, Runtime(machine)
         self.memory, self.driver = cupy.cuda.memory, cupy.cuda.driver
-        self.pool = MemoryPool()
+        self.pool, self.pinned_pool = MemoryPool(machine), MemoryPool(machine)
 
     def Device(self, index: int | None = None) -> Device:
         return Device(self.machine, index)
@@ -325,7 +326,7 @@ class Cuda:
         return (end_event.time - start_event.time) * 1e3
 
     def MemoryPool(self) -> MemoryPool:
-        return MemoryPool()
+        return MemoryPool(self.machine)
 
     def using_allocator(self, allocator: Any) -> Any:
         self.machine.calls.append((None, "allocator", allocator))

@@ -46,6 +46,9 @@ class StrictCupy:
     def get_default_memory_pool(self) -> Any:
         return self.cuda.pool
 
+    def get_default_pinned_memory_pool(self) -> Any:
+        return self.cuda.pinned_pool
+
     def from_dlpack(self, array: Any) -> StrictArray:
         contract.check_call(cupy, "from_dlpack", (array,), {})
         if array.__dlpack_device__() != (2, self.machine.current):
