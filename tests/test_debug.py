@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt import Layout
 from gdt.errors import DtypeError, MoveError, NanError
 from gdt.sharding.mesh import Mesh
 
@@ -259,3 +261,16 @@ def test_drawing_of_any_layout_names_all_devices() -> None:
 def test_drawing_needs_an_array() -> None:
     with pytest.raises(DtypeError, match="int is no distributed array"):
         gdt.visualize(3)  # type: ignore[arg-type]
+
+
+def test_tables_are_written_where_standard_output_has_no_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = gdt.ones(4, layout=Layout([None], gdt.create_mesh([("größe", 2)])))
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        written = io.BytesIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+            print(gdt.explain(lambda: x + 1), gdt.visualize(x), flush=True)
+            text = written.getvalue().decode(encoding)
+        assert ("\u2503" in text) == (encoding == "utf-8") and "add" in text

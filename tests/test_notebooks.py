@@ -225,3 +225,10 @@ def test_texts_of_tables_in_a_notebook_are_plain(monkeypatch: pytest.MonkeyPatch
     explanation = gdt.explain(lambda: gdt.ones(3) + 1)
     assert "add" in repr(explanation)
     np.testing.assert_array_equal(explanation.value.numpy(), [2, 2, 2])
+
+
+def test_columns_of_values_align() -> None:
+    for blocks, stored in ((1, "2 shards in 1 block here"), (2, "2 shards in 2 blocks here")):
+        mesh = gdt.create_mesh([("a", 2)], blocks=blocks)
+        html = gdt.ones(3, layout=Layout(["a"], mesh))._repr_html_()
+        assert stored in html and "font-family:monospace" in html.partition("<pre")[2]

@@ -36,8 +36,10 @@ class _Drawing(Displayed):
         raise NotImplementedError
 
     def __str__(self) -> str:
+        # Where standard output cannot write lines of tables, rich draws them with dashes.
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         console = Console(
-            file=io.StringIO(),
+            file=io.TextIOWrapper(io.BytesIO(), encoding),
             width=shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH,
             color_system=None,
             legacy_windows=False,
@@ -45,7 +47,8 @@ class _Drawing(Displayed):
         )
         with console.capture() as capture:
             console.print(self)
-        lines = capture.get().rstrip("\n").split("\n")
+        text = capture.get().encode(encoding, "backslashreplace").decode(encoding)
+        lines = text.rstrip("\n").split("\n")
         return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__

@@ -13,6 +13,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.debug.drawing import Explanation, Placement
+from gdt.debug.observers import counted
 from gdt.debug.pictures import picture
 from gdt.nn.module import Module, heading, note, parts
 from gdt.sharding.array_type import ArrayType
@@ -26,13 +27,15 @@ UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"]
 
 @to_html.register
 def _array(x: DistributedArray) -> str:
+    shards = counted(x.mesh.num_local_devices(), "shard")
     facts = [
         ("bytes", _size(x.nbytes)),
         ("of a device", _size(x.type.local_nbytes)),
         ("mesh", repr(x.mesh)),
-        ("stored as", f"{x.mesh.num_local_devices()} shards in {len(x.blocks)} blocks here"),
+        ("stored as", f"{shards} in {counted(len(x.blocks), 'block')} here"),
     ]
-    values = f'<pre style="margin:0">{escape(repr(x))}</pre>'
+    # JupyterLab lets `pre` inherit the font of the text around it.
+    values = f'<pre style="margin:0;font-family:monospace">{escape(repr(x))}</pre>'
     return _page(str(x.type), _beside(picture(x.type), _table(facts) + values), _partial(x.layout))
 
 

@@ -9,7 +9,7 @@ from functools import singledispatch
 @singledispatch
 def to_html(value: object) -> str:
     """Return an object as HTML. `gdt.debug.html` registers the functions for gdt's classes."""
-    return f"<pre>{html.escape(repr(value))}</pre>"
+    return f"<pre style='font-family:monospace'>{html.escape(repr(value))}</pre>"
 
 
 class Displayed:

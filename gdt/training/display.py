@@ -106,7 +106,7 @@ class NotebookProgress(Progress):
         console = Console(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
         with console.capture() as capture:
             console.print(self.get_renderable())
-        return self._html(f"<pre>{html.escape(capture.get())}</pre>")
+        return self._html(f"<pre style='font-family:monospace'>{html.escape(capture.get())}</pre>")
 
 
 def text_of(results: Numbers) -> str:
