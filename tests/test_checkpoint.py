@@ -632,3 +632,14 @@ def test_threads_that_save_to_one_path(tmp_path: Path) -> None:
         list(pool.map(lambda _: save(path, tree), range(40)))
     verify(path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(
+        CheckpointError, match=r"save: a\.safetensors cannot be written \(.*No such"
+    ):
+        gdt.checkpoint.save("a.safetensors", {"x": gdt.ones(2)})

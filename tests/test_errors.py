@@ -209,6 +209,8 @@ CASES: dict[str, Case] = {
         lambda: gdt.broadcast_to(A, (8, 1)), e.ShapeError, "broadcast_to"),
     "squeeze of a longer axis": (
         lambda: gdt.squeeze(A, 0), e.ShapeError, "axis 0 is no axis of length 1"),
+    "sections as text": (
+        lambda: gdt.split(A, "12"), e.ArgumentError, "array_split"),
     "split into unequal parts": (
         lambda: gdt.split(A, 5), e.ShapeError, "split"),
     "index out of range": (

@@ -36,6 +36,7 @@ from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state.trees import Tree
 
+SHARED = "All processes write to one file, so all must see its folder: a shared file system."
 SHOWN = 10  # lines of an error that lists entries
 NOTHING = "nothing", 0
 T = TypeVar("T")
@@ -87,7 +88,9 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     _check_values(path, values)
     partial_arrays = [x for x in arrays if any(x.layout.reductions)]
     move_to_layouts(partial_arrays, [x.layout.resolved for x in partial_arrays])
-    target = Path(os.path.realpath(path))
+    # The folder that a relative path begins in may be gone.
+    targets = in_all_processes(lambda: Path(os.path.realpath(path)), path)
+    target = targets[processes.current().index]
     temporary = target.with_name(of_first_process(_temporary_name(target)))
     writer = _Writer(target, temporary, values)
     try:
@@ -168,7 +171,8 @@ def in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
         if text:
             where = f" by process {i}" if len(results) > 1 else ""
             problem = f"{path} cannot be written{where} ({text})"
-            raise error(CheckpointError, "save", problem) from cause
+            remedy = SHARED if len(results) > 1 else None
+            raise error(CheckpointError, "save", problem, remedy=remedy) from cause
     return [result for _, result in results]
 
 

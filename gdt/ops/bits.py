@@ -257,7 +257,8 @@ def nan_to_num(
     (x,) = as_operands("nan_to_num", x=x)
     if not copy:
         rebind(x, relayout(nan_to_num(x, True, nan, posinf, neginf), x.layout.resolved))
-        return x
+        written: DistributedArray = x
+        return written
     if x.dtype.kind == "c":
         parts = [nan_to_num(part, True, nan, posinf, neginf) for part in (real(x), imag(x))]
         return astype(parts[0] + multiply(parts[1], 1j), x.dtype)

@@ -17,7 +17,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import into
 from gdt.array.registry import public
-from gdt.errors import AxisError, DtypeError, ShapeError, error, type_text
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error, type_text
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem_
 from gdt.ops.intervals import Movement, _move_intervals, movement_of
@@ -202,6 +202,9 @@ def array_split(
     [[0, 1, 2], [3, 4]]
     """
     (x,) = as_operands("array_split", x=x)
+    if isinstance(indices_or_sections, str | bytes):
+        problem = f"indices_or_sections is {indices_or_sections!r}; it is an int or a list of ints"
+        raise error(ArgumentError, "array_split", problem)
     dim = checked_axis(x.type, axis, "array_split")
     size = x.shape[dim]
     if isinstance(indices_or_sections, int | np.integer):

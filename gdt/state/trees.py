@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, error, type_text
 
 Tree = Any
 
@@ -32,8 +33,18 @@ def leaves(tree: Tree, *, by_name: bool = False) -> Iterator[Any]:
         yield tree
         return
     keys: Any = range(len(tree)) if isinstance(tree, SEQUENCES) else tree
-    for key in sorted(keys, key=str) if by_name and keys is tree else keys:
-        yield from leaves(tree[key], by_name=by_name)
+    try:
+        for key in sorted(keys, key=str) if by_name and keys is tree else keys:
+            yield from leaves(tree[key], by_name=by_name)
+    except RecursionError:
+        raise _too_deep(tree) from None
+
+
+def _too_deep(container: Any) -> ArgumentError:
+    """The error of containers nested without an end."""
+    remedy = "Pass a tree: lists, tuples and mappings that hold arrays, or others of their kind."
+    problem = f"{type_text(container)} holds itself, or too many in one another"
+    return error(ArgumentError, "tree", problem, remedy=remedy)
 
 
 def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False) -> Tree:
@@ -44,12 +55,15 @@ def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False)
     if not is_container(tree):
         return function(tree)
     keys: Any = range(len(tree)) if isinstance(tree, SEQUENCES) else tree
-    values = {
-        key: function(value)
-        if type(value := tree[key]) in LEAVES
-        else mapped(function, value, by_name=by_name)
-        for key in (sorted(keys, key=str) if by_name and keys is tree else keys)
-    }
+    try:
+        values = {
+            key: function(value)
+            if type(value := tree[key]) in LEAVES
+            else mapped(function, value, by_name=by_name)
+            for key in (sorted(keys, key=str) if by_name and keys is tree else keys)
+        }
+    except RecursionError:
+        raise _too_deep(tree) from None
     if type(tree) is dict and not by_name:
         return values
     return with_values(tree, [values[key] for key in keys])

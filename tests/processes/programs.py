@@ -905,6 +905,7 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "maker": lambda x, first: (gdt.eye if first else gdt.tri)(
         4, layout=Layout(["batch", None], x.mesh)),
     "parameters": lambda x, first: take_steps(x, 0.1, 1.0, skipped="a" if first else "b"),
+    "folder": lambda x, first: gdt.checkpoint.save(f"{os.devnull}/x", {"x": x}),
     "thread": lambda x, first: in_threads((x * 2.0).sum().resolve),
     "two threads": lambda x, first: in_threads(*swapped(
         (x * 2.0).sum().resolve, (x * 3.0).sum().resolve, not first)),

@@ -201,6 +201,7 @@ DIFFERENT = {
     "parameters": ["step 1 of SGD for 1 parameters, b: float64[16]", "parameters, a: "],
     "seed": ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"],
     "draw": ["different random numbers", "float64[16]  ['batch']", "float64[15]  ['batch']"],
+    "folder": ["/x cannot be written by process 0 (", "must see its folder: a shared file system"],
     "thread": ["all_reduce: thread 'worker_0' exchanges data", " thread 'MainThread', which has c"],
     "two threads": [
         "thread 'worker_",
