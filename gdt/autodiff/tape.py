@@ -544,7 +544,13 @@ def _unconnected(sources: Tree, tape: GradientTape) -> str:
     """Return what `grad` does about a source on which the value does not depend."""
     if tape.has_fetched:  # the value may have been computed on the host
         return "raise"
-    has_parameters = any(hasattr(leaf, "parameters") for leaf in leaves(sources))
+    values = sources.values() if type(sources) is dict else (sources,)
+    if set(map(type, values)) == {DistributedArray}:  # as mostly; what follows takes longer
+        return "zero"
+    has_parameters = any(
+        type(leaf) is not DistributedArray and hasattr(leaf, "parameters")
+        for leaf in leaves(sources)
+    )
     return "unread" if has_parameters else "zero"
 
 
