@@ -17,9 +17,6 @@ from ..compositions import COMPOSED, CREATIONS
 SAMPLES: dict[str, list[Sample]] = {}
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys((*COMPOSED, *CREATIONS), "tests/test_compositions.py"),
-    **dict.fromkeys(
-        ("ufunc_accumulate", "ufunc_reduce", "ufunc_reduceat"), "tests/test_numpy_protocols.py"
-    ),
     "lib.stride_tricks.sliding_window_view": "tests/test_clients.py",
     **dict.fromkeys(("asarray_chkfinite", "einsum_path"), "tests/test_fuzz.py"),
     **dict.fromkeys(("count_edges", "convolve_rows"), "tests/test_compositions.py"),

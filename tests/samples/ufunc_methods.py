@@ -1,0 +1,37 @@
+"""Samples of the methods of NumPy's ufuncs, by the name of the ufunc."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.testing import Sample
+
+from .elementwise import ints, signed
+
+OPERANDS = {
+    "maximum": signed(9, 6), "fmin": signed(5, 3), "hypot": signed(4, 5), "divide": signed(3, 6),
+    "gcd": ints(7, 4, low=1), "bitwise_xor": ints(6, 5), "logical_or": ints(5, 4) // 5,
+    "logaddexp": signed(4, 4),
+}  # fmt: skip
+
+
+def method(name: str, **static: Any) -> list[Sample]:
+    """Samples of a method, along both axes."""
+
+    def expect(x: np.ndarray, ufunc: str, axis: int, **static: Any) -> np.ndarray:
+        return getattr(getattr(np, ufunc), name)(x, axis=axis, **static)
+
+    return [
+        Sample((x,), {"ufunc": ufunc, "axis": axis, **static}, expect=expect, grad=False)
+        for ufunc, x in OPERANDS.items()
+        for axis in (1, 0)
+    ]
+
+
+SAMPLES: dict[str, list[Sample]] = {
+    "ufunc_accumulate": method("accumulate"),
+    "ufunc_reduce": method("reduce", keepdims=True) + method("reduce"),
+    "ufunc_reduceat": method("reduceat", indices=(0, 2, 1)),
+}
