@@ -12,7 +12,7 @@ import pytest
 import gdt
 from gdt import DistributedArray
 from gdt.benchmark.measure import resolved
-from gdt.errors import ArgumentError, DtypeError
+from gdt.errors import DtypeError, NestingError
 from gdt.state import places, slots
 from gdt.state.trees import leaves, mapped
 
@@ -149,7 +149,7 @@ def test_slots_are_places_where_another_array_could_be_put(name: str) -> None:
 def test_a_container_that_holds_itself_is_named() -> None:
     tree: dict[str, Any] = {"x": gdt.ones(2)}
     tree["self"] = tree
-    with pytest.raises(ArgumentError, match="tree: a dict holds itself, or too many in one"):
+    with pytest.raises(NestingError, match="tree: a dict holds itself, or too many in one"):
         gdt.grad(lambda t: gdt.sum(t["x"]))(tree)
-    with pytest.raises(ArgumentError, match="tree: a dict holds itself"):
+    with pytest.raises(NestingError, match="tree: a dict holds itself"):
         list(leaves(tree))

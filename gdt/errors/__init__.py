@@ -80,6 +80,10 @@ class RangeError(ArgumentError, OverflowError):
     """A number that a dtype cannot hold, or bounds whose difference is infinite."""
 
 
+class NestingError(ArgumentError, RecursionError):
+    """A container that holds itself, or too many containers in one another."""
+
+
 class DivisionError(GdtError, ZeroDivisionError):
     """Weights that add up to 0."""
 

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, error, type_text
+from gdt.errors import NestingError, error, type_text
 
 Tree = Any
 
@@ -40,11 +40,11 @@ def leaves(tree: Tree, *, by_name: bool = False) -> Iterator[Any]:
         raise _too_deep(tree) from None
 
 
-def _too_deep(container: Any) -> ArgumentError:
+def _too_deep(container: Any) -> NestingError:
     """The error of containers nested without an end."""
     remedy = "Pass a tree: lists, tuples and mappings that hold arrays, or others of their kind."
     problem = f"{type_text(container)} holds itself, or too many in one another"
-    return error(ArgumentError, "tree", problem, remedy=remedy)
+    return error(NestingError, "tree", problem, remedy=remedy)
 
 
 def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False) -> Tree:
