@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import gdt
+from gdt.benchmark.commit import commit_of
 from gdt.cuda.sources import read_source, source_folder
 
 STEPS, ROWS, WORDS, HIDDEN, CLASSES = 20, 64, 100, 16, 2
@@ -27,6 +28,13 @@ def check_kernel_sources(repository: Path) -> int:
         assert (packaged / source.name).read_bytes() == source.read_bytes(), source.name
         assert read_source(source.name) == source.read_text(), source.name
     return len(sources)
+
+
+def check_commit(repository: Path) -> None:
+    """The package knows the commit that it was built of."""
+    package = Path(str(files("gdt")))
+    assert package != repository / "gdt"
+    assert commit_of(package) == commit_of(repository / "gdt")
 
 
 class Network(gdt.nn.Module):
@@ -65,6 +73,7 @@ if __name__ == "__main__":
     repository = Path(sys.argv[1])
     assert not Path(next(iter(gdt.__path__))).is_relative_to(repository), "not the wheel's gdt"
     assert (files("gdt") / "py.typed").is_file()
+    check_commit(repository)
     count = check_kernel_sources(repository)
     losses = [train(gdt.create_mesh({"batch": 4, "model": 2}, blocks=n)) for n in (1, 8)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)

@@ -40,7 +40,7 @@ def section(before: BenchmarkRun, after: BenchmarkRun) -> tuple[Section, list[st
     ranked_changes = sorted([*slower, *faster], key=lambda c: -abs(c.ratio - 1))
     charted = sorted(ranked_changes[:SHOWN], key=lambda c: -c.ratio)
     text = (
-        f"Before: {before.commit}, {before.date}. After: {after.commit}, {after.date}. "
+        f"Before: {_origin(before)}. After: {_origin(after)}. "
         f"Of {len(changes)} benchmarks in both runs {len(slower)} became slower and {len(faster)} "
         f"faster by more than their noise. Ratios are of medians; their intervals go from quartile "
         "to quartile. A benchmark has changed where its interval leaves out 1, which means that "
@@ -63,6 +63,14 @@ def section(before: BenchmarkRun, after: BenchmarkRun) -> tuple[Section, list[st
     filled_tables = [table for table in tables if table.rows]
     compared = Section("Comparison of two runs", text, filled_tables, charts.comparison(charted))
     return compared, notices(before, after, changes)
+
+
+def _origin(run: BenchmarkRun) -> str:
+    """Return the commits of a run and its date, as far as they are known."""
+    parts = [f"gdt {run.machine['gdt']}"] if "gdt" in run.machine else []
+    if run.commit:
+        parts.append(f"benchmarks of commit {run.commit}")
+    return ", ".join([*parts, run.date])
 
 
 def _row(c: Change) -> Row:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import gdt
+from gdt.benchmark.commit import commit_of
 from gdt.sharding.devices import DEVICE_COUNTS
 
 try:
@@ -39,8 +40,14 @@ def machine() -> dict[str, Any]:
         "blas_threads": max((info["num_threads"] for info in libraries), default=1),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "gdt": gdt.__version__,
+        "gdt": ", ".join(filter(None, (gdt.__version__, _commit()))),
     }
+
+
+def _commit() -> str:
+    """Return the commit of gdt's sources in words; nothing where it is not known."""
+    commit = commit_of(Path(gdt.__file__).parent)
+    return commit and f"commit {commit}"
 
 
 def _usable_cores() -> int:

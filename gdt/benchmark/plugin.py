@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gdt.benchmark.commit import commit_of
 from gdt.benchmark.machine import machine
 from gdt.benchmark.measure import Devices, device_counts, measure, whole_call
 from gdt.benchmark.progress import PROPERTY, Progress
@@ -153,3 +154,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
     """Add the properties of the machine that the report shows."""
     machine_info["gdt"] = machine()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_commit_info(config: pytest.Config, commit_info: dict[str, Any]) -> None:
+    """Add the commit of the tests where the current folder is in no repository."""
+    commit = commit_of(config.rootpath)
+    if commit_info.get("id") in ("unversioned", "unknown") and commit:
+        identity, *changes = commit.split(" ", 1)
+        commit_info |= {"id": identity, "dirty": bool(changes)}

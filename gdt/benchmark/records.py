@@ -68,7 +68,8 @@ class Record:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """All benchmarks of one run, with its machine, commit and date."""
+    """All benchmarks of one run, with its machine and date, and the commit of the benchmarks, empty
+    where they are in no repository. `machine["gdt"]` has gdt's version and commit."""
 
     path: Path
     machine: Mapping[str, str]
@@ -100,11 +101,13 @@ def read(path: str | Path) -> BenchmarkRun:
         remedy = "Look at what pytest said: all were skipped, or failed."
         raise error(BenchmarkError, "read", f"{path} holds no benchmark", remedy=remedy)
     commit = _dict(content.get("commit_info"))
-    identity = str(commit.get("id") or "unknown")[:12]
+    identity = str(commit.get("id") or "")[:12]
+    if identity in ("unversioned", "unknown"):
+        identity = ""
     return BenchmarkRun(
         path,
         _machine(_dict(content.get("machine_info"))),
-        identity + (" with changes" if commit.get("dirty") else ""),
+        identity + (" with changes" if identity and commit.get("dirty") else ""),
         str(content.get("datetime") or "unknown")[:16].replace("T", " "),
         tuple(_record(path, entry) for entry in content["benchmarks"]),
     )

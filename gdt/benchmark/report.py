@@ -56,7 +56,9 @@ def report_on(run: BenchmarkRun, before: BenchmarkRun | None = None) -> Report:
     contents += sections.dispatch_sections(run)
     contents += [sections.steps_section(run), sections.others_section(run, limits)]
     facts = {NAMES.get(name, name): value for name, value in run.machine.items() if value}
-    facts |= {"commit": run.commit, "measured": f"{run.date} UTC"}
+    if run.commit:
+        facts["benchmarks of commit"] = run.commit
+    facts["measured"] = f"{run.date} UTC"
     title = f"gdt benchmarks: {run.path.stem}"
     notices += _doubts(run, limits)
     return Report(title, facts, notices, [s for s in contents if s is not None])
