@@ -17,8 +17,9 @@ TEXTS = {
     "weak": "p times the work on p devices: speed-up is p t(1) / t(p), efficiency t(1) / t(p).",
 }
 TURNS = (
-    "Both times are measured in turns, a call on one device before each on p: speed-up and "
-    "efficiency are medians of the ratios, and their intervals hold the median in 95 of 100 cases."
+    "Both times are measured in turns: before each call on p devices as many on one as take about "
+    "as long. Speed-up and efficiency are medians of the ratios of both, and their intervals hold "
+    "the median in 95 of 100 cases."
 )
 HOST = (
     "Virtual devices are computed by the cores of one host, so p of them add no hardware: at best "

@@ -1,8 +1,10 @@
 """Times of p devices and of one device, measured in turns.
 
 What a machine does beside a benchmark changes from second to second. Two times that were measured a
-minute apart may differ several times over, but two calls that follow each other meet about the same
-load: the median of their ratios holds where each time does not.
+minute apart may differ several times over, but calls that follow each other meet about the same
+load: the median of their ratios holds where each time does not. They meet it alike if they take
+equally long: a short call ends before something else gets the core, and a long one does not. So a
+turn of one device has as many calls as one call on p devices takes time for.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from gdt.sharding.mesh import Mesh
 NOISY = 0.15  # width of a median's interval, relative to it, from which on it tells nothing
 PATIENCE = 3  # times the seconds of a benchmark that may be added until its interval is narrow
 MOST = 10_000  # turns
+ESTIMATES = 3  # calls, of which the fastest tells how long a turn takes
 
 
 class Median(NamedTuple):
@@ -45,27 +48,33 @@ class OneDevice(NamedTuple):
     seconds: float
     fewest: int
 
-    def timed(self) -> float:
-        """Return the seconds of one call."""
+    def timed(self, calls: int = 1) -> float:
+        """Return the seconds of a call, the mean of several that follow each other."""
         with default_mesh(self.mesh):
-            return _timed(self.call)
+            began = time.perf_counter()
+            for _ in range(calls):
+                self.call()
+            return (time.perf_counter() - began) / calls
 
 
 def in_turns(benchmark: Any, call: Callable[[], Any], one: OneDevice) -> Any:
-    """Time `call` with pytest-benchmark's fixture, and before each round a call on one device.
+    """Time `call` with pytest-benchmark's fixture, and before each round calls on one device.
 
     Returns the result of `call`. `extra_info["in_turns"]` gets the median of the ratios, one device
     to `call`, with its interval; the median time on one device; and the number of turns. As long as
     the interval is wide, there are more turns than the fixture has rounds.
     """
+    if benchmark.disabled:
+        return benchmark.pedantic(call)
+    alone = min(one.timed() for _ in range(ESTIMATES))
+    together = min(_timed(call) for _ in range(ESTIMATES))
+    calls = max(1, round(together / alone))
     ones: list[float] = []
 
     def turn() -> None:
-        ones.append(one.timed())
+        ones.append(one.timed(calls))
 
-    if benchmark.disabled:
-        return benchmark.pedantic(call, setup=turn)
-    turns = int(one.seconds / (one.timed() + _timed(call)))
+    turns = int(one.seconds / (calls * alone + together))
     out = benchmark.pedantic(call, setup=turn, rounds=min(MOST, max(one.fewest, turns)))
     times = [float(seconds) for seconds in benchmark.stats.stats.data]
     end = time.perf_counter() + PATIENCE * one.seconds
