@@ -231,7 +231,9 @@ COMPOSED: dict[str, Samples] = {
     "polysub": calls(np.polysub, (WEIGHTS, VECTOR)),
     "polyder": calls(np.polyder, (VECTOR,), (VECTOR, 2), (SMALL,)),
     "polydiv": calls(np.polydiv, (VECTOR, WEIGHTS), (WEIGHTS, VECTOR), (SMALL, POSITIVE[0])),
-    "polyfit": calls(np.polyfit, (POINTS, WEIGHTS, 2), (POINTS, MATRIX, 1), (VECTOR, VECTOR**2, 3)),
+    "polyfit": calls(np.polyfit, (POINTS, WEIGHTS, 2), (POINTS, MATRIX, 1), (VECTOR, VECTOR**2, 3))
+    + calls(np.polyfit, (POINTS, WEIGHTS, 1), (POINTS, MATRIX, 2), cov=True, grad=False)
+    + calls(np.polyfit, (POINTS, WEIGHTS, 1), cov="unscaled", w=WEIGHTS, grad=False),
     "roots": calls(np.roots, (np.array([0.0, 1, 0, 1, 0]),), (WEIGHTS,), grad=False),
     "polyint": calls(np.polyint, (VECTOR,), (VECTOR, 2, [1.0, 2.0])),
     "polymul": calls(np.polymul, (VECTOR, WEIGHTS), (np.array([0, 0, 1]), SMALL)),

@@ -12,6 +12,7 @@ import pytest
 
 import gdt
 from gdt import Layout
+from gdt.debug.rows import RowRecorder
 from gdt.errors import DtypeError, MoveError, NanError
 from gdt.sharding.mesh import Mesh
 
@@ -194,6 +195,12 @@ def test_an_exception_in_a_composite_leaves_the_listing_in_order() -> None:
         return gdt.relayout(x, [None, None])
 
     assert gdt.explain(careful).rows[-1].op == "relayout"
+    recorder = RowRecorder()
+    recorder.on_enter("outer")
+    recorder.on_enter("inner")  # raises, and "outer" catches that
+    recorder.on_leave("outer", (x,), x)
+    recorder.on_fetch(x.type, x.nbytes)
+    assert [(row.op, row.within) for row in recorder.rows] == [("outer", ()), ("fetch", ())]
 
 
 # ---------------------------------------------------------------- check_nans

@@ -136,6 +136,15 @@ def test_arrays_stay_what_they_are_where_no_memory_is_kept() -> None:
         gdt.set_cache_limit(-1)
 
 
+def test_a_pool_is_at_most_an_eighth_larger_than_its_blocks_and_makes_room_for_them() -> None:
+    pool = BufferPool(smallest=1, capacity=1 << 12)
+    for size in range(1 << 10, 1 << 12, 37):
+        block = pool.empty((size,), np.dtype("u1"))
+        assert pool.owns(block.base) and size <= block.base.nbytes <= size * 9 / 8
+        del block
+    assert pool.nbytes <= pool.capacity
+
+
 @pytest.mark.parametrize(
     "specs", [["a", "b", "c"], [None, ("b", "a"), None], [None, None, "a"], ["c", None, "a"]]
 )

@@ -205,6 +205,16 @@ def test_a_gradient_that_ends_at_a_python_scalar_warns_once_for_the_line(
     assert (warning.filename, warning.lineno) == (__file__, line)
 
 
+def test_a_python_scalar_of_an_array_before_it_depended_on_a_source_is_silent() -> None:
+    def loss(w):
+        total = gdt.asarray(2.0)
+        factor = float(total)
+        total[...] = gdt.sum(w)
+        return total * factor
+
+    assert gdt.grad(loss)(gdt.ones(3)).tolist() == [2.0, 2.0, 2.0]
+
+
 def test_scalars_that_do_not_depend_on_the_sources_and_printing_are_silent() -> None:
     x = gdt.ones(3)
 

@@ -121,6 +121,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "linalg.norm": [
         *_of("norm", (_stack,)),
         *_of("norm", (_stack,), ord=1, axis=(0, 2), keepdims=True),
+        *_of("norm", (_tall,), ord=1, axis=(1, 0)),
         *_of("norm", (_tall,), ord=-np.inf, axis=0),
         *_of("norm", (_tall,), ord="nuc"),
     ],
