@@ -91,6 +91,7 @@ COMPOSED: dict[str, Samples] = {
     + calls(np.correlate, (LONG, VECTOR), (VECTOR, LONG), mode="same")
     + calls(np.correlate, (LONG * 1j, COMPLEX[:, 0]), (COMPLEX[:, 0], LONG * 1j), mode="full"),
     "histogram": calls(np.histogram, (LONG,), (SMALL,), (MATRIX, 4), (MATRIX, GRID), grad=False)
+    + calls(np.histogram, (np.full(3, 7.0),), grad=False)
     + calls(np.histogram, (MATRIX,), range=(-1, 1), bins=3, density=True, grad=False)
     + calls(
         np.histogram,

@@ -155,13 +155,12 @@ def _registries_are_restored() -> Iterator[None]:
         registry.update(copy)
 
 
-@pytest.mark.usefixtures("_registries_are_restored")
+@pytest.mark.usefixtures("_registries_are_restored", "temporary_folder")
 @pytest.mark.skipif(not (ROOT / PAGES[0]).exists(), reason="there is no README")
 @pytest.mark.parametrize("page", PAGES)
-def test_code_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_page_runs(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert blocks, f"{page} shows no code"
-    monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
     for block in blocks:
         if page == "README.md":  # each by itself; the blocks of the other pages follow each other

@@ -513,6 +513,10 @@ def test_callbacks_stop_schedule_and_restore() -> None:
     assert not np.array_equal(states[1]["layers.0.weight"], states[3]["layers.0.weight"])
     assert all(np.array_equal(model.state()[n].numpy(), x.numpy()) for n, x in states[1].items())
     np.testing.assert_allclose(rates, [0.001 / 2**n for n in range(1, 5)])
+    states.clear()
+    worse = iter([0.5, 0.7])  # the epochs end before the patience
+    model.fit(X, Y, 25, epochs=2, verbose=0, callbacks=[Judge(), stopping])
+    assert all(np.array_equal(model.state()[n].numpy(), x.numpy()) for n, x in states[0].items())
     programs = model.compiled.session.programs["step"].programs
     assert len(programs) <= 2, "a new rate needs no new recording"
 

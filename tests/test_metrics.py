@@ -106,6 +106,16 @@ def test_logits_that_are_no_numbers_are_no_hits() -> None:
     assert hits.tolist() == [1.0, 0.0, 0.0]
 
 
+def test_a_prediction_at_the_threshold_is_not_above_it() -> None:
+    assert float(gdt.metrics.binary_accuracy([0.0, 1.0], [0.5, 0.75])) == 1.0
+
+
+def test_a_mean_takes_weights_below_1() -> None:
+    mean = gdt.metrics.Mean()
+    mean.update(2.0, weight=0.25)
+    assert mean.result() == 2.0
+
+
 def test_an_area_without_negatives_is_no_number() -> None:
     auc = AUC()
     auc.update([1.0, 1.0], [0.2, 0.4])

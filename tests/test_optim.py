@@ -356,6 +356,7 @@ def test_schedules() -> None:
         and cosine(1000) == pytest.approx(0.1)
     )
     assert cosine(25) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2)
+    assert [gdt.optim.linear_decay(1.0, 10, final=0.5)(n) for n in (5, 10, 15)] == [0.75, 0.5, 0.5]
     warm = gdt.optim.with_warmup(gdt.optim.piecewise_constant([10], [1.0, 0.1]), 5)
     assert [warm(0), warm(4), warm(5), warm(14), warm(15)] == pytest.approx(
         [0.2, 1.0, 1.0, 1.0, 0.1]

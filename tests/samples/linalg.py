@@ -104,6 +104,7 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((_tall, _real(9)), expect=_tuple(np.linalg.lstsq)),
         Sample((_wide, _real(2, 3)), expect=_tuple(np.linalg.lstsq)),
         Sample((_stack[0], _real(4)), expect=_tuple(np.linalg.lstsq)),
+        Sample((_tall * 1e-20, _real(9) * 1e-20), expect=_tuple(np.linalg.lstsq), grad=False),
     ],
     "linalg.matrix_rank": _of("matrix_rank", (np.ones((2, 3, 3)),), (np.zeros(3),)),
     "linalg.cond": [*_of("cond", (_stack,)), *_of("cond", (_stack,), p="fro")],
