@@ -198,9 +198,12 @@ def test_an_exception_in_a_composite_leaves_the_listing_in_order() -> None:
     recorder = RowRecorder()
     recorder.on_enter("outer")
     recorder.on_enter("inner")  # raises, and "outer" catches that
+    recorder.on_kernel("sum.cu", "")
     recorder.on_leave("outer", (x,), x)
-    recorder.on_fetch(x.type, x.nbytes)
-    assert [(row.op, row.within) for row in recorder.rows] == [("outer", ()), ("fetch", ())]
+    recorder.on_enter("alone")
+    recorder.on_leave("alone", (x,), x)
+    rows = [(row.op, row.within, row.kernel) for row in recorder.rows]
+    assert rows == [("outer", (), "sum.cu"), ("alone", (), "")]
 
 
 # ---------------------------------------------------------------- check_nans

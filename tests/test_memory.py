@@ -137,7 +137,7 @@ def test_arrays_stay_what_they_are_where_no_memory_is_kept() -> None:
 
 
 def test_a_pool_is_at_most_an_eighth_larger_than_its_blocks_and_makes_room_for_them() -> None:
-    pool = BufferPool(smallest=1, capacity=1 << 12)
+    pool = BufferPool(smallest=1 << 10, capacity=1 << 12)
     for size in range(1 << 10, 1 << 12, 37):
         block = pool.empty((size,), np.dtype("u1"))
         assert pool.owns(block.base) and size <= block.base.nbytes <= size * 9 / 8
