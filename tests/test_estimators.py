@@ -192,6 +192,7 @@ def test_classifiers_in_tensorflows_words() -> None:
         (lambda: LinearClassifier().train(named("ab"), hooks=[print]), "hooks is a list, and noth"),
         (lambda: LinearRegressor().train(None), "input_fn is None, not a function"),
         (lambda: LinearRegressor(alpha=-1.0).fit(X, X[:, 0]), "alpha is -1.0"),
+        (lambda: LinearRegressor(alpha="a").fit(X, X[:, 0]), "alpha is 'a'"),
         (lambda: MLPRegressor(tol=np.nan).fit(X, X[:, 0]), "tol is nan"),
         (lambda: MLPRegressor(n_iter_no_change=0).fit(X, X[:, 0]), "n_iter_no_change is 0"),
         (

@@ -616,7 +616,10 @@ def test_a_loss_that_is_no_number_leaves_the_state_of_before_its_step(
         gdt.random.seed(3)
         mesh = create_mesh([("a", 4)], blocks=blocks)
         sizes = [(8,), (CLASSES,)] if late else [(6, 8), (8, CLASSES)]
-        with gdt.MirroredStrategy(mesh=mesh).scope():
+        layouts = nn.LayoutMap(mesh)
+        layouts[r".*\.(weight|bias|scale|offset|moving.*)"] = nn.Sharded(kept="a")
+        strategies = gdt.MirroredStrategy(mesh=mesh), gdt.ModelParallel(layout_map=layouts)
+        with strategies[late].scope():
             norm = nn.BatchNorm(None if late else 8)
             layers = nn.Dense(*sizes[0], key=1), norm, nn.Dropout(0.25), nn.Dense(*sizes[1], key=3)
             model = nn.Sequential(*layers)

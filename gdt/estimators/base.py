@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gdt.arguments import shown_value
+from gdt.arguments import fits, shown_value
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error, frame_of_user, type_text
 from gdt.nn import activations
@@ -118,7 +118,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         sizes = {"max_iter": self.max_iter, "n_iter_no_change": self.n_iter_no_change}
         check_sizes(op, batch_size=self.batch_size, **sizes)
         for name, value in (("alpha", self.alpha), ("tol", self.tol)):
-            if not 0 <= value < np.inf:
+            if not fits(value, float) or not 0 <= value < np.inf:
                 problem = f"{name} is {value!r}"
                 raise error(ArgumentError, op, problem, remedy="It is finite and at least 0.")
 

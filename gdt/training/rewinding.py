@@ -21,7 +21,7 @@ from gdt.nn import losses
 from gdt.nn.module import Module
 from gdt.ops.comparison import isfinite
 from gdt.sharding.dtypes import INEXACT
-from gdt.state import owner_of, places
+from gdt.state import Stateful, owner_of, places
 from gdt.state.trees import leaves
 from gdt.training.batches import evaluating
 from gdt.training.measuring import aligned
@@ -97,12 +97,16 @@ class Rewind:
 
 
 def _containers(tree: Any) -> Iterator[Any]:
-    """Yield what holds the values of a tree: dicts of attributes, dicts and lists."""
-    yield owner_of(tree)
-    for place in places(tree):
-        container = owner_of(place.value)
+    """Yield what holds the values of a tree: dicts of attributes, dicts and lists; and the
+    placements of modules, to which layers add arrays that they create."""
+    for value in [tree, *[place.value for place in places(tree)]]:
+        container = owner_of(value)
         if container is not None and not isinstance(container, tuple):
             yield container
+        placement = value._placement if isinstance(value, Stateful) else None
+        if placement is not None:
+            yield vars(placement)
+            yield placement.state_layouts
 
 
 def _items(container: Any) -> Any:
