@@ -56,6 +56,7 @@ def all_found(count: int, output: Path) -> list[Any]:
         }
         if count > 1:
             calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY], "neighbours": []}
+            calls |= {"bad_steps": []}
         if count < COUNTS[-1]:
             calls |= {"gpts": [STEPS, 1]}
         text = json.dumps(calls, default=str)
@@ -93,6 +94,12 @@ def test_ops_in_several_processes(count: int, output: Path) -> None:
 def test_halos_and_rings_in_several_processes(count: int, output: Path) -> None:
     for names in found(count, output, "neighbours"):
         assert names == ["convolution", "max_pool", "attention", "matrix_product"]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_bad_steps_are_taken_back_in_several_processes(count: int, output: Path) -> None:
+    for ends in found(count, output, "bad_steps"):
+        assert ends == ["the batch is not finite: x has nan in row 0", True] * 2
 
 
 @pytest.mark.processes_full
