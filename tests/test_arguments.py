@@ -293,7 +293,7 @@ def test_signatures_are_as_calls_are_written() -> None:
 
 
 def test_methods_of_arrays_show_the_signatures_of_their_functions() -> None:
-    for name in ("sum", "max", "cumsum", "clip", "take", "std"):
+    for name in ("sum", "max", "astype", "cumsum", "clip", "take", "std"):
         own, public = (inspect.signature(getattr(o, name)) for o in (gdt.DistributedArray, gdt))
         assert [*own.parameters.values()][1:] == [*public.parameters.values()][1:]
         assert own.return_annotation == public.return_annotation

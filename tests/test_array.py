@@ -248,6 +248,8 @@ def test_variances_of_a_dtype_of_some_elements_and_around_a_mean(x: gdt.Distribu
                 for got in (getattr(gdt, name)(x, **options), getattr(np, name)(x, **options)):
                     assert got.dtype == want.dtype and got.shape == want.shape
                     np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
+    with pytest.raises(DtypeError, match="as float64 the imaginary parts are lost"):
+        gdt.nanvar(x * 1j, dtype=float)
     with pytest.raises(DtypeError, match="a variance is no int64"):
         x.std(dtype=int)
 

@@ -62,6 +62,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("linspace", (ROW, ROW[::-1] * 2, 4), {"retstep": True, "axis": -1}),
     ("linspace", (X, 3, 4), {"endpoint": False, "axis": 1}),
     ("linspace", (ROW, 9, 4), {"dtype": int}),
+    ("linspace", (ROW.astype("f4"), ROW.astype("i1"), 3), {"retstep": True}),
+    ("linspace", (ROW.astype("u2"), ROW.astype("f4"), 0), {"retstep": True}),
     ("linspace", (ROW, ROW, 0), {}), ("linspace", (ROW, ROW + 1, 1), {}),
     ("logspace", (ROW, 2, 4), {"axis": 1}),
     ("trace", (np.ones((3, 3), bool),), {"dtype": np.int8}),
@@ -87,7 +89,7 @@ def test_arguments_of_numpy(call: tuple[str, Any, Any], mesh: Any) -> None:
     want = getattr(np, name)(*args, **call[2])
     got = getattr(gdt, name)(*placed(args, mesh), **options)
     for g, w in zip(leaves([got]), leaves([want]), strict=True):
-        assert g.dtype == np.asarray(w).dtype and g.shape == np.shape(w)
+        assert getattr(g, "dtype", float) == np.asarray(w).dtype and np.shape(g) == np.shape(w)
         value = g.numpy() if isinstance(g, DistributedArray) else g
         np.testing.assert_allclose(value, w, rtol=1e-12, atol=1e-12)
 
@@ -98,6 +100,8 @@ def test_results_are_joined_into_an_array() -> None:
     np.testing.assert_array_equal(out.numpy(), np.concatenate([X, X]).astype("float32"))
     with pytest.raises(TypeError, match="float64 is not cast to int64 under the rule 'same_kind'"):
         gdt.stack([x, x], dtype=int)
+    with pytest.raises(TypeError, match="float64 is not cast to complex128 under the rule 'no'"):
+        gdt.hstack([x, x * 1j], casting="no")
     with pytest.raises(TypeError, match="a result of float64 cannot be written as int64"):
         gdt.concat([x, x], out=gdt.zeros((10, 6), dtype=int))
     with pytest.raises(TypeError, match="float64 is not cast to float32 under the rule 'safe'"):

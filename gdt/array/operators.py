@@ -43,6 +43,18 @@ def _named(method: Any, name: str) -> Method:
     return descriptor
 
 
+def _astype(self: Any, *args: Any, **static: Any) -> Any:
+    """The method `astype`: it takes `order`, `casting`, `subok` and `copy` behind the dtype as
+    NumPy's does, and leaves out `order` and `subok`, which say nothing of values."""
+    if static or len(args) > 1:
+        names = ("dtype", "order", "casting", "subok", "copy")
+        if len(args) <= len(names):  # of more, the function says what is wrong
+            static, args = dict(zip(names, args, strict=False)) | static, ()
+        static.pop("order", None)
+        static.pop("subok", None)
+    return FUNCTIONS["astype"](self, *args, **static)
+
+
 def _reflected(name: str) -> Callable[[A, object], A]:
     """Make a method that calls the public function `name` with `self` as the second operand."""
 
@@ -54,25 +66,19 @@ def _reflected(name: str) -> Callable[[A, object], A]:
     return method
 
 
-def _operator(name: str) -> Callable[[A, object], A]:
+def _operator(name: str, of_others: bool | None = None) -> Callable[[A, object], A]:
+    """Make an operator that calls the public function `name`.
+
+    of_others: of a comparison, what each element is with None or text, which is no number.
+    """
+
     def method(self: Any, other: object) -> Any:
         cls = type(other)
         if cls is not type(self) and cls not in COMMON_OPERANDS and not is_array_like(other):
+            if of_others is not None and (other is None or isinstance(other, str | bytes)):
+                return FUNCTIONS["full_like"](self, of_others, dtype=bool)
             return NotImplemented
         return UNCHECKED[name](self, other)
-
-    method.__doc__ = f"See `gdt.{name}`."
-    return method
-
-
-def _equality(name: str, *, of_others: bool) -> Callable[[A, object], A]:
-    """Make a comparison that is `of_others` everywhere with what is no number, as in NumPy."""
-    compare: Any = _operator(name)
-
-    def method(self: Any, other: object) -> Any:
-        if other is None or isinstance(other, str | bytes):
-            return FUNCTIONS["full_like"](self, of_others, dtype=bool)
-        return compare(self, other)
 
     method.__doc__ = f"See `gdt.{name}`."
     return method
@@ -160,12 +166,13 @@ class ArrayMethods:
     __ilshift__, __irshift__ = _in_place("left_shift", "<<="), _in_place("right_shift", ">>=")
     __lt__, __le__ = _operator("less"), _operator("less_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
-    __eq__ = _equality("equal", of_others=False)  # type: ignore[assignment]  # object's returns a bool
-    __ne__ = _equality("not_equal", of_others=True)  # type: ignore[assignment]
+    __eq__ = _operator("equal", False)  # type: ignore[assignment]  # object's returns a bool
+    __ne__ = _operator("not_equal", True)  # type: ignore[assignment]
     __neg__, __pos__ = _forward("negative"), _forward("positive")
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__: Method  # `getitem` itself, which `gdt.ops.indexing` puts here
 
+    astype = _named(_astype, "astype")
     squeeze, conj, take = (_forward(n) for n in ("squeeze", "conj", "take"))
     conjugate, dot, repeat, view = conj, _forward("dot"), _forward("repeat"), _forward("view")
     argsort, argpartition = _forward("argsort"), _forward("argpartition")
@@ -181,18 +188,6 @@ class ArrayMethods:
         """See `gdt.reshape`; the sizes may be given one by one. options: its `order` and `copy`."""
         sizes = shape[0] if len(shape) == 1 else shape
         out: Self = UNCHECKED["reshape"](self, sizes, **options)
-        return out
-
-    @checked
-    def astype(
-        self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,
-        copy: bool = True, *, device: Any = None,
-    ) -> Self:  # fmt: skip
-        """See `gdt.astype`. order, subok: accepted for NumPy's sake."""
-        options: dict[str, Any] = {} if casting == "unsafe" else {"casting": casting}
-        if device is not None:
-            options["device"] = device
-        out: Self = FUNCTIONS["astype"](self, dtype, copy=copy, **options)
         return out
 
     @checked

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.output import writes_out
+from gdt.array.output import into
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.op import Op, declared, op
 from gdt.engine.plan import Memory
@@ -261,7 +261,6 @@ clip_between.vjp(
 
 
 @public
-@writes_out
 def clip(
     x: Any, min: Any = None, max: Any = None, out: DistributedArray | None = None
 ) -> DistributedArray:
@@ -273,6 +272,8 @@ def clip(
     >>> gdt.clip([-2.0, 0.5, 2.0], -1, 1).tolist()
     [-1.0, 0.5, 1.0]
     """
+    if out is not None:
+        return into(out, "clip", clip(x, min, max))
     if min is not None and max is not None:
         return clip_between(x, min, max)
     (x,) = as_operands("clip", x=x)

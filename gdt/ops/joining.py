@@ -43,7 +43,7 @@ Arrays = Sequence[Any]
 MOST_SECTIONS = 1 << 16  # each is an op
 
 
-def _operands(arrays: Any, name: str) -> list[DistributedArray]:
+def _operands(arrays: Any, name: str, casting: str = "same_kind") -> list[DistributedArray]:
     """Return the members of a sequence as arrays of one mesh and of the dtype that they promote
     to."""
     types = _types(arrays)
@@ -57,7 +57,7 @@ def _operands(arrays: Any, name: str) -> list[DistributedArray]:
         raise error(ShapeError, name, "the list of arrays is empty")
     operands = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
     dtype = promoted(*[a.dtype for a in operands])
-    return [a if a.dtype == dtype else a.astype(dtype) for a in operands]
+    return [a if a.dtype == dtype else astype(a, dtype, casting=casting) for a in operands]
 
 
 def operand_types(arrays: Sequence[DistributedArray]) -> dict[str, object]:
@@ -91,14 +91,14 @@ def concat(
     >>> gdt.concat([gdt.asarray([[1, 2]]), gdt.asarray([[3, 4], [5, 6]])]).tolist()
     [[1, 2], [3, 4], [5, 6]]
     """
-    if out is not None or dtype is not None or casting != "same_kind":
+    if out is not None or dtype is not None:
         joined = concat(_cast(_operands(arrays, "concat"), dtype, casting), axis)
         return into(out, "concat", joined, casting=casting)
     types = _types(arrays) if type(axis) is int else None
     movement = None if types is None else _end_to_end(types, axis)
     if movement is not None:
         return _move_intervals(*arrays, how=movement) if len(arrays) > 1 else alias(arrays[0])
-    operands = _operands(arrays, "concat")
+    operands = _operands(arrays, "concat", casting)
     if axis is None:
         operands, axis = [reshape(a, (a.size,)) for a in operands], 0
     if type(axis) is not int:
@@ -167,7 +167,7 @@ def stack(
     >>> gdt.stack([gdt.asarray([1, 2]), gdt.asarray([3, 4])], axis=1).tolist()
     [[1, 3], [2, 4]]
     """
-    operands = _operands(arrays, "stack")
+    operands = _operands(arrays, "stack", casting)
     if len({a.shape for a in operands}) > 1:
         raise error(
             ShapeError, "stack", "the arrays differ in shape", operands=operand_types(operands)
@@ -181,8 +181,6 @@ def stack(
             operands=operand_types(operands),
         )
     parts = [expand_dims(a, int(axis)) for a in operands]
-    if out is None and dtype is None:
-        return concat(parts, int(axis))
     return concat(parts, int(axis), out, dtype=dtype, casting=casting)
 
 

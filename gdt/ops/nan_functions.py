@@ -19,7 +19,7 @@ from gdt.ops.extrema import argmax, argmin, max_, min_
 from gdt.ops.reductions import Axis, all_, any_, reduced_count, sum_
 from gdt.ops.reductions import mean as mean_
 from gdt.ops.scans import cumprod, cumsum, prod
-from gdt.ops.statistics import var
+from gdt.ops.statistics import check_real, var
 from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = [
@@ -186,7 +186,9 @@ def nanvar(
     """
     (x,) = as_operands("nanvar", x=x)
     _check_dtype(x, dtype, "nanvar")
-    x = x if dtype is None else astype(x, dtype)
+    if dtype is not None:
+        check_real(x, dtype, "nanvar")
+        x = astype(x, dtype)
     options = given(None, where)
     if not has_nan(x):
         return var(x, axis, None, None, ddof, keepdims, mean=mean, correction=correction, **options)

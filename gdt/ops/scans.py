@@ -12,7 +12,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.output import writes_out
+from gdt.array.output import into
 from gdt.array.registry import public
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.loops import loop
@@ -315,7 +315,6 @@ def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray
 
 
 @public
-@writes_out
 def cumsum(
     x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
 ) -> DistributedArray:
@@ -329,11 +328,11 @@ def cumsum(
     [1, 3, 6]
     """
     x, axis, dtype = _checked("cumsum", x, axis, dtype)
-    return _scan(x, axis, False, False, dtype)
+    sums = _scan(x, axis, False, False, dtype)
+    return sums if out is None else into(out, "cumsum", sums)
 
 
 @public
-@writes_out
 def cumprod(
     x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
 ) -> DistributedArray:
@@ -348,4 +347,5 @@ def cumprod(
     [1.0, 2.0, 6.0]
     """
     x, axis, dtype = _checked("cumprod", x, axis, dtype)
-    return _scan(x, axis, True, False, dtype)
+    products = _scan(x, axis, True, False, dtype)
+    return products if out is None else into(out, "cumprod", products)

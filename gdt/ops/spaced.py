@@ -21,7 +21,7 @@ from gdt.ops.ranges import arange
 from gdt.ops.rearranging import moveaxis
 from gdt.ops.rounding import floor
 from gdt.ops.shapes import reshape
-from gdt.sharding.dtypes import kind_of, promoted
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -77,21 +77,21 @@ def linspace(
         return xp.floor(y) if array_type.dtype.kind in "iu" else y
 
     result = from_indices(array_type, values, first.item(), last.item(), endpoint)
-    return (result, unit.type(np.nan) if step is None else step) if retstep else result
+    return (result, np.nan if step is None else step) if retstep else result
 
 
 def _between(
     ends: Sequence[DistributedArray], num: int, endpoint: bool, dtype: Any, axis: int
-) -> tuple[DistributedArray, DistributedArray]:
+) -> tuple[DistributedArray, Any]:
     """`linspace` from each element of an array to that of another one, and the distances."""
     start, stop = ends
-    unit = promoted(start.dtype, stop.dtype, np.float64 if kind_of(start.dtype) in "biu" else float)
+    unit = promoted(start.dtype, stop.dtype, 1.0)
     start, stop = astype(start, unit), astype(stop, unit)
     delta, parts = stop - start, num - 1 if endpoint else num
     rank = delta.ndim
     place = reshape(arange(num, dtype=np.int64, device=delta.mesh), (num, *[1] * rank))
     at = astype(place, unit)
-    step = delta / parts if parts > 0 else delta * np.nan
+    step: Any = delta / parts if parts > 0 else np.nan
     steps = at * step
     if parts > 0:  # a quotient that underflows is no step
         steps = where(step == 0, at / parts * delta, steps)

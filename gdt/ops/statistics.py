@@ -253,6 +253,19 @@ def var(
     >>> float(gdt.var(gdt.asarray([1, 2, 3]), ddof=1))
     1.0
     """
+    return _variance(x, axis, dtype, ddof, keepdims, where, mean, correction)
+
+
+def _variance(
+    x: Any,
+    axis: Axis,
+    dtype: Any,
+    ddof: float,
+    keepdims: bool,
+    where: Any,
+    mean: Any,
+    correction: float | None = None,
+) -> DistributedArray:
     (x,) = as_operands("var", x=x)
     if correction is not None:
         if ddof:
@@ -261,8 +274,9 @@ def var(
     if dtype is not None:
         if kind_of(checked_dtype(dtype, "var")) not in "fc":
             raise error(DtypeError, "var", f"a variance is no {np.dtype(dtype)}")
+        check_real(x, dtype, "var")
         x = astype(x, dtype)
-        return astype(var(x, axis, None, None, ddof, keepdims, where=where, mean=mean), dtype)
+        return astype(_variance(x, axis, None, ddof, keepdims, where, mean), dtype)
     if where is not True or mean is not None:
         return _of_some(x, axis, ddof, keepdims, where, mean)
     variance = moments(x, axes=axis, keepdims=keepdims)[1]
@@ -270,6 +284,14 @@ def var(
         return variance
     n = reduced_count(x, axis)
     return variance * (n / (n - ddof) if n > ddof else float("inf"))
+
+
+def check_real(x: DistributedArray, dtype: Any, name: str) -> None:
+    """Raise DtypeError for complex numbers whose deviations a real dtype would halve in silence."""
+    if x.dtype.kind == "c" and np.dtype(dtype).kind != "c":
+        problem = f"as {np.dtype(dtype)} the imaginary parts are lost"
+        remedy = "Take the real result of a complex dtype, or of gdt.real(x)."
+        raise error(DtypeError, name, problem, operands={"x": x.type}, remedy=remedy)
 
 
 def _of_some(
@@ -311,5 +333,4 @@ def std(
     >>> float(gdt.std(gdt.asarray([1.0, 3.0])))
     1.0
     """
-    options: Any = {"where": where, "mean": mean, "correction": correction}
-    return sqrt(var(x, axis, dtype, None, ddof, keepdims, **options))
+    return sqrt(_variance(x, axis, dtype, ddof, keepdims, where, mean, correction))

@@ -14,7 +14,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.output import writes_out
+from gdt.array.output import into
 from gdt.array.registry import public
 from gdt.backend.numpy import order_in_memory
 from gdt.engine.declaration import FROM_ENGINE
@@ -174,7 +174,6 @@ add_at.vjp(
 
 
 @public
-@writes_out
 def take(
     x: Any,
     indices: Any,
@@ -195,7 +194,8 @@ def take(
     """
     if mode != "raise":
         indices = _in_range(x, indices, axis, mode)
-    return take_at("take", x, indices, axis)
+    taken = take_at("take", x, indices, axis)
+    return taken if out is None else into(out, "take", taken)
 
 
 def _in_range(x: Any, indices: Any, axis: int | None, mode: str) -> Any:
