@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import warnings
 import weakref
 from collections.abc import Callable
@@ -169,6 +171,19 @@ def test_elements_are_values_of_their_own(x: gdt.DistributedArray) -> None:
     assert float(total) == 6.0 and float(element) == float(x[1, 2]) == 5.0
     x[1, 2, ...][...] = 8.0
     assert float(x[1, 2]) == 8.0
+
+
+def test_copies_and_pickles_of_views_and_of_their_bases_are_arrays_of_their_own(
+    x: gdt.DistributedArray,
+) -> None:
+    view, total = x[1:3], gdt.sum(x, axis=0)
+    x += 1.0  # the view has yet to be made anew
+    for value in (view, x, total, total.resolve()):
+        for copied in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
+            before = value.tolist()
+            assert copied.tolist() == before and copied.layout is value.layout
+            copied[...] = 0.0
+            assert value.tolist() == before and copied.base is None
 
 
 def test_views_share_memory_where_numpys_do(x: gdt.DistributedArray) -> None:

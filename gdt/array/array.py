@@ -89,6 +89,11 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
             alias._origin = origin_of(self)
         return alias
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """By type and blocks, as copies and pickles of arrays and of views have values of their
+        own."""
+        return DistributedArray, (self.type, tuple(self.blocks))
+
     # ---- facts
 
     @property
