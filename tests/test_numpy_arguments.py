@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
+from sklearn.preprocessing import StandardScaler
 
 import gdt
 from gdt import DistributedArray
@@ -182,3 +184,12 @@ def test_text_of_an_array(mesh: Any) -> None:
 def test_numpys_own_code_takes_arrays() -> None:
     shuffled = np.random.default_rng(0).permutation(gdt.asarray(ROW))
     assert np.asarray(shuffled).tolist() == np.random.default_rng(0).permutation(ROW).tolist()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of scikit-learn, about threads
+def test_scikit_learn_without_dispatch_fetches_arrays() -> None:
+    x = placed(X, FOLDED)
+    scaled = StandardScaler().fit_transform(x)
+    np.testing.assert_allclose(scaled, (X - X.mean(0)) / X.std(0))
+    found = [KMeans(2, n_init=1, random_state=0).fit(value).labels_ for value in (x, X)]
+    assert found[0].tolist() == found[1].tolist()
