@@ -77,6 +77,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("argmax", (np.where(X > 1, np.nan, Z),), {}),
     ("nanargmax", (np.asarray(3.0),), {"axis": 0}), ("nanargmin", (np.asarray(3.0),), {"axis": -1}),
     ("cross", (X[:, :3], X[:, 3:]), {"axisa": 1, "axisb": -1, "axisc": 0}),
+    ("vecmat", (MASK[0, :5], MASK), {}), ("matvec", (MASK, MASK[0]), {}),
     ("cross", (X[:3], X[:3]), {"axis": 0}),
     ("cross", (X[:3, :5], X[:, :3]), {"axisa": 0, "axisb": 1}),
 ]  # fmt: skip
@@ -193,3 +194,14 @@ def test_scikit_learn_without_dispatch_fetches_arrays() -> None:
     np.testing.assert_allclose(scaled, (X - X.mean(0)) / X.std(0))
     found = [KMeans(2, n_init=1, random_state=0).fit(value).labels_ for value in (x, X)]
     assert found[0].tolist() == found[1].tolist()
+
+
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+@pytest.mark.parametrize("dtypes", ["fd", "df", "ff", "lf", "Fd", "fD"])
+def test_least_squares_are_computed_in_the_common_dtype(dtypes: str, mesh: Any) -> None:
+    x, y = X[:, :2].astype(dtypes[0]), X[:, 2].astype(dtypes[1])
+    got, want = gdt.linalg.lstsq(placed(x, mesh), placed(y, mesh)), np.linalg.lstsq(x, y)
+    bound = 1e-5 if dtypes == "ff" else 1e-13
+    for g, w in zip(got, want, strict=True):
+        assert g.dtype == np.asarray(w).dtype
+        np.testing.assert_allclose(g.numpy(), w, rtol=bound, atol=bound)
