@@ -259,6 +259,8 @@ CALLS: dict[str, Callable[[], Call]] = {
     "sync_debug_mode": lambda: (_entered(gdt.sync_debug_mode), ("warn",), {}),
     "show_config": lambda: (gdt.show_config, (), {}),
     "matmul_backend": lambda: (_entered(gdt.matmul_backend), ("cublas",), {}),
+    "free_memory": lambda: (gdt.free_memory, (), {}),
+    "set_cache_limit": lambda: (gdt.set_cache_limit, (1 << 30,), {}),
     "host_threads": lambda: (_entered(gdt.host_threads), (2,), {}),
     "matmul_precision": lambda: (_entered(gdt.matmul_precision), ("tensorfloat32",), {}),
     "implicit_fetch": lambda: (_entered(gdt.implicit_fetch), ("allow",), {}),

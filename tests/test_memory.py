@@ -121,6 +121,7 @@ def test_kept_memory_has_a_limit() -> None:
 
 
 def test_arrays_stay_what_they_are_where_no_memory_is_kept() -> None:
+    gdt.free_memory()  # of the devices of other tests
     x = gdt.ones((64, 1 << 10)) + 1.0
     before = gdt.set_cache_limit(0)
     try:

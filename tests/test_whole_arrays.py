@@ -19,7 +19,7 @@ FLOATS, WIDE = RNG.standard_normal(11).astype(np.float32), RNG.standard_normal(8
 ROWS, INTEGERS = RNG.standard_normal((5, 3)), RNG.integers(-4, 4, 7)
 VECTORS = [FLOATS, WIDE, INTEGERS, WIDE * 1j, INTEGERS > 0, FLOATS[:2], WIDE.astype(np.float16)]
 
-POINTS, LEVELS = np.array([-1.0, 0.0, 0.25, 2.0]), np.array([3.0, -1.0, 7.0, 4.0])
+LEVELS = np.array([3.0, -1.0, 7.0, 4.0])
 SHORT = np.array([2, -3, 2], np.int16)
 LONG = RNG.integers(-300, 300, 9000)
 
@@ -49,12 +49,6 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "isin": (lambda xp, x: xp.isin(x, SHORT), [*VECTORS, LONG, ROWS]),
     "isin of many": (lambda xp, x: xp.isin(x, FLOATS, invert=True), [*VECTORS, FLOATS[::-1]]),
     "isin of many integers": (lambda xp, x: xp.isin(x, LONG * 99), [INTEGERS, LONG, WIDE]),
-    "interp": (lambda xp, x: xp.interp(x, POINTS, LEVELS), [*VECTORS[:3], ROWS]),
-    "interp between sides": (
-        lambda xp, x: xp.interp(x, POINTS[:2], LEVELS[:2], left=0.5, right=9),
-        [FLOATS],
-    ),
-    "interp of nan": (lambda xp, x: xp.interp(x, POINTS, LEVELS), [np.array([np.nan, 1.0])]),
     "bincount": (lambda xp, x: xp.bincount(x), [abs(INTEGERS), LONG + 300, INTEGERS > 0]),
     "bincount of weights": (
         lambda xp, x: xp.bincount(x, x.astype(np.float32) / 3, minlength=12),

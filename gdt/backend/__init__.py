@@ -74,6 +74,7 @@ def backend_of(mesh: Mesh) -> Backend:
     return backend
 
 
+@checked
 def free_memory() -> int:
     """Free the memory of the host and of GPUs that no array uses, but which is kept for arrays to
     come; return how many bytes it was.

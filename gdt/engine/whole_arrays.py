@@ -27,7 +27,7 @@ from gdt.comm import local
 from gdt.engine.composition import as_tuple
 from gdt.engine.op import Op
 from gdt.engine.plan import Block, Plan
-from gdt.observe import OBSERVERS, observing_only
+from gdt.observe import OBSERVERS, Observer, observing_only
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
@@ -54,7 +54,8 @@ class NumpyOp(Op[..., Any]):
                 return self.function(*args, **static)
         for observer in OBSERVERS.get():
             # A recorder is told of every op, a tape of those with a gradient; others of all parts.
-            if not (observer.wants_runs if observer.wants_parts else self.vjps):
+            is_told = observer.wants_runs if observer.wants_parts else self.vjps
+            if not is_told and type(observer).on_op is not Observer.on_op:
                 return self.function(*args, **static)
         return self._call(*args, **static)
 

@@ -345,7 +345,7 @@ def apply_along_axis(
 
 
 def _of_rows(function: Callable[[Any], Any], rows: DistributedArray) -> DistributedArray:
-    """What a function returns for each row, one below the other, split as the rows are."""
+    """The results of a function for each row, one below the other, split as the rows are."""
     axes = rows.layout.dims[0]
     count = math.prod(rows.mesh.sizes[a] for a in axes)
     height = -(-rows.shape[0] // count)
@@ -365,7 +365,7 @@ def _of_rows(function: Callable[[Any], Any], rows: DistributedArray) -> Distribu
 def _of_whole_rows(
     function: Callable[[Any], Any], rows: DistributedArray, start: int
 ) -> DistributedArray:
-    """What a function returns for each row, from the rows of that number on."""
+    """The results of a function for each row, from the rows of that number on."""
     rows = relayout(rows, Layout.of(rows.mesh, ((), rows.layout.dims[1])))
     results = {f"result {start + i}": function(rows[i]) for i in range(rows.shape[0])}
     return stack(as_operands("apply_along_axis", arr=rows, **results)[1:])

@@ -222,7 +222,7 @@ reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
 
 @public
 def reshape_(
-    x: Any, /, shape: Shape, *, copy: bool | None = None, order: str = "C"
+    x: Any, /, shape: Shape, order: str = "C", *, copy: bool | None = None
 ) -> DistributedArray:
     """The elements in row-major order in another shape; one size may be -1. A view, as in NumPy, of
     an array in C order.

@@ -178,11 +178,12 @@ class Function:
             lacks_memory = isinstance(e, MemoryError) or isinstance(e.__cause__, MemoryError)
             if HISTORIES or not lacks_memory:
                 raise
+            if after is None:
+                written = self._run(arguments, is_verified=True)  # which may lack memory too
+            else:
+                after.put_back()
             message = UNVERIFIED_FOR_MEMORY.format(self._name)
             warnings.warn(message, UnverifiedWarning, stacklevel=frame_of_user()[1])
-            if after is None:
-                return self._run(arguments, is_verified=True)
-            after.put_back()
             return written
         stale = difference(_values(result), _values(written))
         stale = stale or difference(self._state(arguments).values, after.values)
