@@ -112,7 +112,7 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
 
 
 def _kept(obj: DistributedArray, x: DistributedArray, axis: int) -> DistributedArray:
-    """Where `obj`, a mask or integers that are split, has nothing: a vector split as `axis` is."""
+    """A mask, split as `axis`, of the places that `obj`, a mask or integers, does not name."""
     size = x.shape[axis]
     if obj.dtype.kind == "b":
         _check_mask(obj.shape, size, "delete", x)
