@@ -117,8 +117,8 @@ def _is_view_in_numpy(shape: tuple[int, ...], dtype: Any, steps: tuple[Step, ...
 
 
 def _in_numpy(memory: np.ndarray, shape: tuple[int, ...], steps: tuple[Step, ...]) -> np.ndarray:
-    """What the steps make of a C-ordered array of that shape, as if it lay in the memory of one
-    element: nothing of it may be read."""
+    """A C-ordered array of that shape after the steps, as if it lay in the memory of one element:
+    nothing of it may be read."""
     strides = [memory.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
     x = np.lib.stride_tricks.as_strided(memory, shape, strides)
     for kind, static in steps:
@@ -181,7 +181,7 @@ def views_of(base: Any) -> list[Any]:
 
 
 def taken(base: Any, steps: tuple[Step, ...]) -> Any:
-    """What the steps make of an array."""
+    """The array to which the steps lead from a base."""
     for kind, static in steps:
         base = KINDS[kind].take(base, static)
     return base
