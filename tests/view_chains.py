@@ -67,7 +67,8 @@ class Chain:
     def compare(self, pair: tuple[Any, np.ndarray]) -> None:
         """Raise AssertionError, with what has happened, unless both hold the same."""
         x, n = pair
-        same = x.shape == n.shape and x.dtype == n.dtype and np.array_equal(x.numpy(), n)
+        same = x.shape == n.shape and x.dtype == n.dtype
+        same = same and np.array_equal(x.numpy(), n, equal_nan=n.dtype.kind in "fc")
         assert same, "\n".join(
             [*self.lines, str(self.names), f"gdt   {x.numpy()!r}", f"NumPy {n!r}"]
         )
@@ -185,7 +186,11 @@ def _added_at(a: Any, index: Any, value: Any) -> None:
 
 
 def _cast(a: Any, dtype: Any) -> Any:
-    return (a if dtype.kind == "c" else a.real).astype(dtype)
+    if dtype.kind == "c":
+        return a.astype(dtype)
+    if a.dtype.kind in "fc" and dtype.kind in "iub":  # of large numbers a cast is undefined
+        return np.sign(np.nan_to_num(a.real)).astype(dtype)
+    return a.real.astype(dtype)
 
 
 def _broadcasts(value: np.ndarray, n: np.ndarray) -> bool:
@@ -218,8 +223,9 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=50_000)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
-    for seed in range(options.first, options.first + options.chains):
-        run(seed, 1 if seed // 6 % 2 else 4)
+    with np.errstate(all="ignore"):  # numbers grow
+        for seed in range(options.first, options.first + options.chains):
+            run(seed, 1 if seed // 6 % 2 else 4)
     print(f"{options.chains} chains, 0 differ")
 
 
