@@ -48,6 +48,7 @@ def numpys(name: str) -> Callable[..., Any] | None:
     return found or getattr(np.ndarray, name, None)
 
 
+WRITERS = {"copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
 # Views in NumPy that are read-only here, and zeros that are.
 READ_ONLY_HERE = {"einsum", "broadcast_arrays"}
 
@@ -75,6 +76,22 @@ def test_results_are_views_where_numpys_are(name: str) -> None:
                 assert is_writable(out) == expected.flags.writeable
 
 
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - WRITERS))
+def test_writes_to_results_that_are_no_views_leave_operands_as_they_are(name: str) -> None:
+    for sample in SAMPLES[name][:4]:
+        operands = [gdt.asarray(np.array(a)) for a in sample.arrays]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            returned = FUNCTIONS[name](*sample.with_arrays(operands), **sample.static)
+        results = [out for out in leaves(returned) if isinstance(out, gdt.DistributedArray)]
+        before = [x.numpy().copy() for x in operands]
+        for out in results:
+            if out.base is None and not any(out is x for x in operands) and is_writable(out):
+                out[...] = 3
+        for x, value in zip(operands, before, strict=True):
+            np.testing.assert_array_equal(x.numpy(), value)
+
+
 def is_writable(x: gdt.DistributedArray) -> bool:
     """Return whether an array can be written."""
     try:
@@ -96,6 +113,8 @@ OWN: dict[str, Callable[[Any, Any], Any]] = {
     "resize to the shape": lambda xp, x: xp.resize(x, (4, 3)),
     "sum along no axis": lambda xp, x: xp.sum(x, axis=()),
     "roll by 0": lambda xp, x: xp.roll(x, 0),
+    "roll by a round": lambda xp, x: xp.roll(x, 4, axis=0),
+    "a median": lambda xp, x: xp.median(x, axis=0),
     "fftshift of no axes": lambda xp, x: xp.fft.fftshift(x, axes=()),
     "pad by 0": lambda xp, x: xp.pad(x, 0),
     "flatten": lambda xp, x: x.flatten(),

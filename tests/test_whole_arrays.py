@@ -19,6 +19,7 @@ FLOATS, WIDE = RNG.standard_normal(11).astype(np.float32), RNG.standard_normal(8
 ROWS, INTEGERS = RNG.standard_normal((5, 3)), RNG.integers(-4, 4, 7)
 VECTORS = [FLOATS, WIDE, INTEGERS, WIDE * 1j, INTEGERS > 0, FLOATS[:2], WIDE.astype(np.float16)]
 
+ONE_ROW = np.arange(12.0)[None]  # whose columns are split evenly
 LEVELS = np.array([3.0, -1.0, 7.0, 4.0])
 SHORT = np.array([2, -3, 2], np.int16)
 LONG = RNG.integers(-300, 300, 9000)
@@ -91,6 +92,7 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
         [np.array([np.nan, 1, np.nan, 1, 0, -0.0])],
     ),
     "update of a slice": (lambda xp, x: updated(xp, x, 3, slice(4, None, -2)), [*VECTORS, ROWS]),
+    "update of the only row": (lambda xp, x: updated(xp, x, 3, ...), [ONE_ROW]),
     "update of a place": (lambda xp, x: updated(xp, x, 5, (..., -1)), [*VECTORS[:3], ROWS]),
     "update of places": (lambda xp, x: updated(xp, x, 2, [0, -1, 0]), [*VECTORS, ROWS]),
     "sum at places": (lambda xp, x: updated(xp, x, 2, [0, -1, 0], "add"), [*VECTORS[:3], ROWS]),
@@ -105,10 +107,12 @@ BY_OPS = {"count_nonzero", "count_nonzero of rows"}  # whose bodies they are
 
 
 def layouts(rank: int) -> list[gdt.Layout]:
-    """Along the first axis, over one mesh axis or both, in either order; along the last; whole."""
+    """Along the first axis, over one mesh axis or both, in either order; along the last, alone and
+    beside the first; whole."""
     a, b = FOLDED.axis_names
     first = [None, a, (a, b), (b, a)] if rank else []
     specs = [[spec, *[None] * (rank - 1)] for spec in first]
+    specs += [[a, *[None] * (rank - 2), b]] if rank > 1 else []
     return [gdt.Layout(spec, FOLDED) for spec in [*specs, [*[None] * (rank - 1), a][:rank]]]
 
 

@@ -145,8 +145,8 @@ def rows_of(array_type: ArrayType) -> tuple[int, ...]:
     """The shape of an array whose block lies in NumPy's order, with the rows of its padding."""
     if not array_type.uneven:
         return array_type.shape
-    shape = array_type.block_shape
-    return (math.prod(shape[: array_type.mesh.ndim + 1]), *array_type.shape[1:])
+    counts = [array_type.mesh.sizes[a] for a in array_type.layout.dims[0]]
+    return (math.prod(counts) * array_type.local_shape[0], *array_type.shape[1:])
 
 
 def viewer(array_type: ArrayType | None) -> Callable[[Block], Any]:

@@ -303,7 +303,7 @@ class Quantiles(NamedTuple):
             rest = [1 if d in axes else n for d, n in enumerate(x.shape)]
             out = out.reshape((len(self.q), *rest))
         if not self.shape:
-            return out[0]
+            return out.reshape(out.shape[1:])
         if self.shape == (len(self.q),):
             return out
         return out[: math.prod(self.shape)].reshape(self.shape + out.shape[1:])

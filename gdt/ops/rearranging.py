@@ -19,6 +19,7 @@ from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.indexing import getitem_
 from gdt.ops.intervals import move_intervals
 from gdt.ops.lookup import checked_axis
+from gdt.ops.movement import alias
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import in_layout_of, reshape, reshape_, transpose_
 from gdt.sharding.recut import Piece
@@ -72,15 +73,15 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
     if not (type(shift) is int and type(axis) is int):
         shifts, axes = np.broadcast_arrays(shift, axis)
         pairs = list(zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True))
+    moved = x
     for by, a in pairs:
         dim = checked_axis(x.type, a, "roll")
         size = x.shape[dim]
         at = by % size if size else 0
         if at:
             pieces = [Piece(0, 0, at, size - at), Piece(0, size - at, 0, at)]
-            x = move_intervals([x], dim, pieces, size)
-    result = x
-    return result
+            moved = move_intervals([moved], dim, pieces, size)
+    return alias(x) if moved is x else moved
 
 
 @public
