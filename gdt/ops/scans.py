@@ -27,6 +27,7 @@ from gdt.ops.movement import relayout
 from gdt.ops.padding import pad
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, prepare_sum, reduction_text, sum_
 from gdt.ops.shapes import expand_dims, reshape
+from gdt.ops.taking import neutral_number
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.rule import RuleSpec
@@ -196,18 +197,18 @@ def scan_of_split(
     x: DistributedArray, *, axis: int, product: bool, reverse: bool = False, dtype: Any = None
 ) -> DistributedArray:
     """`cumsum`, or `cumprod` if `product`, along a split axis, counted from the front."""
-    scan, join, identity = _SCANS[product]
+    scan, join = _SCANS[product]
     shards, size = x.layout.num_shards(axis), x.shape[axis]
     chunk = -(-size // shards)
     if shards * chunk != size:
         widths = [(0, shards * chunk - size if d == axis else 0) for d in range(x.ndim)]
-        x = pad(x, widths, constant_values=identity)
+        x = pad(x, widths, constant_values=_identity(product, x.dtype))
     # (..., shards, chunk, ...), of which only `shards` is split
     rows = reshape(x, (*x.shape[:axis], shards, chunk, *x.shape[axis + 1 :]))
     local = scan(rows, axis=axis + 1, reverse=reverse, dtype=dtype)
     # (..., shards, ...)
     totals = getitem(local, (*[slice(None)] * (axis + 1), 0 if reverse else -1))
-    begin = _exclusive(totals, axis, scan, identity, reverse)
+    begin = _exclusive(totals, axis, product, reverse)
     whole = reshape(join(local, expand_dims(begin, axis + 1)), x.shape)
     return whole if shards * chunk == size else getitem(whole, _prefix(axis, size))
 
@@ -232,8 +233,7 @@ def scan_in_one_block(
 def _exclusive(
     totals: DistributedArray,
     axis: int,
-    scan: Op[..., DistributedArray],
-    identity: int,
+    product: bool,
     reverse: bool,
 ) -> DistributedArray:
     """The scan of `totals` before each shard (after it, if `reverse`); the identity for the
@@ -245,18 +245,24 @@ def _exclusive(
     widths = [(0, 0)] * totals.ndim
     widths[axis] = (0, 1) if reverse else (1, 0)
     shifted = pad(
-        getitem(totals, (*[slice(None)] * axis, others)), widths, constant_values=identity
+        getitem(totals, (*[slice(None)] * axis, others)),
+        widths,
+        constant_values=_identity(product, totals.dtype),
     )
-    return scan(shifted, axis=axis, reverse=reverse, dtype=totals.dtype)
+    return _SCANS[product][0](shifted, axis=axis, reverse=reverse, dtype=totals.dtype)
+
+
+def _identity(product: bool, dtype: np.dtype) -> Any:
+    return 1 if product else neutral_number(np, dtype).item()
 
 
 def _prefix(axis: int, size: int) -> tuple[slice, ...]:
     return (*[slice(None)] * axis, slice(size))
 
 
-_SCANS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray], int]] = {
-    False: (cumsum_of_whole, add, 0),
-    True: (cumprod_of_whole, multiply, 1),
+_SCANS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray]]] = {
+    False: (cumsum_of_whole, add),
+    True: (cumprod_of_whole, multiply),
 }
 
 
