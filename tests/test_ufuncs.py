@@ -113,6 +113,61 @@ def test_methods_of_ufuncs(name: str, method: str) -> None:
             agree(own, expect, arrays, values, **options)
 
 
+DTYPES = {
+    "fmax": "d", "minimum": "f", "logical_xor": "?", "bitwise_and": "i", "gcd": "l", "lcm": "l",
+    "add": "d", "multiply": "d", "hypot": "d", "logaddexp": "d", "divide": "d",
+}  # fmt: skip
+INDICES = [[0], [3, 3, 0, 20, 1], [2, 5, 9, 9, 14], [20] * 7, [0, 12, 1, 13, 2, 14, 3, 15, 4]]
+
+
+@pytest.mark.parametrize("shape", [(21,), (24, 3), (1,), (5,), (2, 21)], ids=str)
+@pytest.mark.parametrize("mesh", meshes([(2, 4)], modes=["folded", "apart"]), ids=["f", "a"])
+@pytest.mark.parametrize("name", DTYPES)
+def test_methods_of_ufuncs_along_split_axes(
+    name: str, mesh: gdt.Mesh, shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    low, ufunc = 1 if name == "divide" else -3, getattr(np, name)
+    host = rng.integers(low, 4, shape).astype(DTYPES[name])
+    axis = shape.index(max(shape))
+    others = [None] * len(shape)
+    for specs in (mesh.axis_names[::-1], mesh.axis_names[1]):
+        layout = gdt.Layout([*others[:axis], specs, *others[axis + 1 :]], mesh)
+        x = gdt.asarray(host, layout=layout)
+        same(ufunc.accumulate(x, axis=axis), ufunc.accumulate(host, axis=axis))
+        assert ufunc.accumulate(x, axis=axis).layout is layout
+        same(ufunc.reduce(x, axis=axis), ufunc.reduce(host, axis=axis))
+        for indices in INDICES:
+            at = [i % shape[axis] for i in indices]
+            same(ufunc.reduceat(x, at, axis=axis), ufunc.reduceat(host, at, axis=axis))
+
+
+@pytest.mark.parametrize("mesh", meshes([(4,)], modes=["folded", "apart"]), ids=["f", "a"])
+@pytest.mark.parametrize("dtype", ["f", "d", "D"])
+def test_sums_from_the_front_keep_negative_zeros(mesh: gdt.Mesh, dtype: str) -> None:
+    zeros = -np.zeros(9, dtype)
+    x = gdt.asarray(zeros, layout=gdt.Layout(mesh.axis_names, mesh))
+    for function in (np.cumsum, np.add.accumulate):
+        got, want = function(x).numpy(), function(zeros)
+        assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("mesh", meshes([(8,)], modes=["folded", "apart"]), ids=["f", "a"])
+@pytest.mark.parametrize("n", [1 << 10, 1 << 13])
+def test_shards_send_one_number_each_to_accumulate(mesh: gdt.Mesh, n: int) -> None:
+    x = gdt.asarray(np.arange(float(n)) % 97, layout=gdt.Layout(mesh.axis_names, mesh))
+    share, many = x.type.local_nbytes, list(range(0, n, 4))  # of `many`, parts of four elements
+    for run, collective, sent in (
+        (lambda: np.maximum.accumulate(x), "all_gather", 8 * 7 * 8),
+        (lambda: np.fmax.reduce(x), "all_gather", 8 * 7 * 8),
+        (lambda: np.maximum.reduceat(x, many), "all_to_all", 8 * share // 2),
+    ):
+        with gdt.count_collectives() as counter:
+            run()
+        assert counter.by_kind == {collective: 1} and counter.bytes <= sent
+        held = [r.local_nbytes for row in gdt.explain(run).rows for r in row.results]
+        assert max(held) <= share
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [("add", {"initial": 3.0, "where": MASK}), ("add", {"dtype": np.float32, "axis": 1}),

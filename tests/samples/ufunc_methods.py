@@ -30,8 +30,11 @@ def method(name: str, **static: Any) -> list[Sample]:
     ]
 
 
+METHODS = {
+    "accumulate": method("accumulate"),
+    "reduce": method("reduce", keepdims=True) + method("reduce"),
+    "reduceat": method("reduceat", indices=(0, 2, 1)),
+}
 SAMPLES: dict[str, list[Sample]] = {
-    "ufunc_accumulate": method("accumulate"),
-    "ufunc_reduce": method("reduce", keepdims=True) + method("reduce"),
-    "ufunc_reduceat": method("reduceat", indices=(0, 2, 1)),
+    name: samples for of, samples in METHODS.items() for name in (f"ufunc_{of}", f"{of}_of_whole")
 }
