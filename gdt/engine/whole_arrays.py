@@ -55,7 +55,8 @@ class NumpyOp(Op[..., Any]):
         for observer in OBSERVERS.get():
             # A recorder is told of every op, a tape of those with a gradient; others of all parts.
             is_told = observer.wants_runs if observer.wants_parts else self.vjps
-            if not is_told and type(observer).on_op is not Observer.on_op:
+            listens = observer.wants_moves or type(observer).on_op is not Observer.on_op
+            if listens and not is_told:
                 return self.function(*args, **static)
         return self._call(*args, **static)
 
