@@ -15,10 +15,10 @@ views in NumPy tell of it by `show`. Ops themselves do not: what a layer compute
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
+from weakref import ref as reference
 
 import numpy as np
 
@@ -71,21 +71,27 @@ ELEMENT: tuple[None, tuple[Step, ...]] = (None, ())
 def show(x: Any, view: V, kind: str, static: Any) -> V:
     """Return `view`, which was made by a step and shows the elements of `x`, if that is an array
     that somebody may write to."""
-    if view is x or type(x) is not type(view):
-        return view
+    return view if view is x or type(x) is not type(view) else shown(x, view, ((kind, static),))
+
+
+def shown(x: Any, view: V, steps: tuple[Step, ...]) -> V:
+    """Return `view`, an array that steps have made of the array `x`."""
     shared = x._shared
     if shared is None:
-        x._shared = [weakref.ref(view)]
-        view._shared = x, ((kind, static),)
+        x._shared = [reference(view)]
+        view._shared = x, steps
         return view
-    base, steps = (x, ()) if type(shared) is list else shared
-    if base is None:
-        return view
-    references = base._shared
+    if type(shared) is list:
+        base, references = x, shared
+    else:
+        base, before = shared
+        if base is None:  # an element has no views
+            return view
+        references, steps = base._shared, before + steps
     if len(references) >= FEW and not len(references) & (len(references) - 1):  # a power of two
-        references[:] = [reference for reference in references if reference() is not None]
-    references.append(weakref.ref(view))
-    view._shared = base, (*steps, (kind, static))
+        references[:] = [other for other in references if other() is not None]
+    references.append(reference(view))
+    view._shared = base, steps
     return view
 
 
@@ -97,8 +103,6 @@ def _origin(array: Any) -> tuple[Any, tuple[Step, ...]]:
 
 def is_view_in_numpy(x: Any, kind: str, static: Any) -> bool:
     """Whether a step from an array gives a view of it in NumPy, where the base lies in C order."""
-    if kind == "reshape" and type(x._shared) is not tuple:
-        return True
     base, steps = _origin(x)
     if base is None:
         return False
@@ -176,7 +180,7 @@ def _put(x: Any, steps: tuple[Step, ...], value: Any) -> Any:
 
 def views_of(base: Any) -> list[Any]:
     """The views of an array that somebody still has."""
-    views = [reference() for reference in base._shared or ()]
+    views = [other() for other in base._shared or ()]
     return [view for view in views if view is not None]
 
 
@@ -193,11 +197,11 @@ class OutdatedBlocks(tuple[Block, ...]):
 
     base: Any
     steps: tuple[Step, ...]
-    view: weakref.ref[Any]
+    view: reference[Any]
 
     def __new__(cls, view: Any) -> OutdatedBlocks:
         blocks = super().__new__(cls)
-        (blocks.base, blocks.steps), blocks.view = view._shared, weakref.ref(view)
+        (blocks.base, blocks.steps), blocks.view = view._shared, reference(view)
         return blocks
 
     def _read(self) -> tuple[Block, ...]:

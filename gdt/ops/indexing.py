@@ -12,7 +12,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.dlpack import imported
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.array.views import ELEMENT, show
+from gdt.array.views import ELEMENT, shown
 from gdt.backend.cupy import on_gpu
 from gdt.errors import IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.ops.comparison import where
@@ -68,13 +68,13 @@ def getitem_(x: Any, index: Any) -> DistributedArray:
         how = cut_of_key(x.type, key)
         out: DistributedArray = alias(x) if how.is_whole else _cut(x, how=how)
         if how.out.shape or Ellipsis in key:
-            return show(x, out, "getitem", how.entries)
+            return shown(x, out, how.way)
         out._shared = ELEMENT
         return out
     (x,) = as_operands("getitem", x=x)
     out, region = _indexed(x, index)
     if region is not None and (out.ndim or _has_dots(index)):
-        return show(x, out, "getitem", region.entries)
+        return shown(x, out, region.way)
     if region is not None:
         out._shared = ELEMENT
     return out

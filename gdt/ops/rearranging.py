@@ -21,7 +21,7 @@ from gdt.ops.intervals import move_intervals
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
 from gdt.ops.reductions import negative_axes
-from gdt.ops.shapes import in_layout_of, reshape, reshape_, transpose_
+from gdt.ops.shapes import in_layout_of, permuted, reshape, reshape_
 from gdt.sharding.recut import Piece
 
 __all__ = [
@@ -109,8 +109,7 @@ def moveaxis(
     order = [d for d in range(x.ndim) if d not in places[0]]
     for to, d in sorted(zip(places[1], places[0], strict=True)):
         order.insert(to, d)
-    result: DistributedArray = transpose_(x, axes=tuple(order))
-    return result
+    return permuted(x, tuple(order))
 
 
 def _as_list(axes: int | Sequence[int]) -> list[Any]:
@@ -130,8 +129,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
     order = list(range(x.ndim))
     a, b = checked_axis(x.type, axis1, "swapaxes"), checked_axis(x.type, axis2, "swapaxes")
     order[a], order[b] = b, a
-    result: DistributedArray = transpose_(x, axes=tuple(order))
-    return result
+    return permuted(x, tuple(order))
 
 
 @public

@@ -13,7 +13,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
-from gdt.array.views import is_view_in_numpy, show, view_step
+from gdt.array.views import is_view_in_numpy, show, shown, view_step
 from gdt.backend import backend_of
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
@@ -241,8 +241,10 @@ def reshape_(
     """
     if copy is None and order == "C":
         out: DistributedArray = reshape(x, shape)
-        if type(x) is DistributedArray and is_view_in_numpy(x, "reshape", out.type.shape):
-            return show(x, out, "reshape", out.type.shape)
+        if type(x) is DistributedArray and (
+            type(x._shared) is not tuple or is_view_in_numpy(x, "reshape", out.type.shape)
+        ):
+            return shown(x, out, (("reshape", out.type.shape),))
         return out
     if order == "F" and type(x) is DistributedArray and not copy:
         backwards = tuple(shape)[::-1] if isinstance(shape, Iterable) else (shape,)
@@ -287,7 +289,7 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
         if -len(sizes) - 1 <= axis <= len(sizes):
             sizes.insert(axis % (len(sizes) + 1), 1)
             widened: DistributedArray = reshape(x, tuple(sizes))
-            return show(x, widened, "reshape", tuple(sizes))
+            return show(x, widened, "reshape", widened.type.shape)
     axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     rank = x.ndim + len(axes)
     for a in axes:
@@ -322,7 +324,7 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
         sizes = [*x.shape]
         if -len(sizes) <= axis < len(sizes) and sizes.pop(axis) == 1:
             narrowed: DistributedArray = reshape(x, tuple(sizes))
-            return show(x, narrowed, "reshape", tuple(sizes))
+            return show(x, narrowed, "reshape", narrowed.type.shape)
     if axis is None:
         places = {i for i, n in enumerate(x.shape) if n == 1}
     else:
@@ -397,8 +399,15 @@ def transpose_(x: Any, /, axes: Sequence[int] | None = None) -> DistributedArray
     [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
     """
     out: DistributedArray = transpose(x) if axes is None else transpose(x, axes)
+    if type(x) is not DistributedArray:
+        return out
     order = None if axes is None else tuple([int(a) % out.ndim for a in axes])
-    return show(x, out, "transpose", order)
+    return shown(x, out, (("transpose", order),))
+
+
+def permuted(x: DistributedArray, axes: tuple[int, ...]) -> DistributedArray:
+    """`transpose_` of axes that have been checked."""
+    return shown(x, transpose(x, axes), (("transpose", axes),))
 
 
 def _put_transposed(x: DistributedArray, axes: Any, value: Any) -> DistributedArray:

@@ -127,7 +127,7 @@ class Cut:
     """An index of an array of one type: axes are cut to intervals, one after the other; then axes
     of length 1 come and go. One entry for every axis, and a None for every new axis.
 
-    whole: the type before axes come and go. out: the type of the result.
+    whole: the type before axes come and go. out: the type of the result. way: the step to it.
     """
 
     def __init__(self, array_type: ArrayType, entries: tuple[Interval | None, ...]) -> None:
@@ -147,6 +147,7 @@ class Cut:
             array_type = resized(array_type, dim, count, split_axes if axes is None else axes)
         self.whole, self.out = array_type, _with_axes(array_type, entries)
         self.is_whole = not self.steps and self.out is array_type
+        self.way = (("getitem", entries),)  # from a base to the view, see `gdt.array.views`
 
     def __repr__(self) -> str:
         """The entries, which processes compare."""
