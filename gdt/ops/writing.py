@@ -306,6 +306,8 @@ def write_at(x: DistributedArray, value: Any, index: Any) -> bool:
     if key is None or x.base is not None or not _is_unobserved(x):
         return False
     region = cut_of_key(x.type, key)
+    if type(value) in KINDS and x.mesh.device_kind == "cpu":
+        return _filled(x, region, value)
     value = _check_broadcasts(_cast_value(x, value, "set"), region.out.shape, x)
     return _written(x, region, value)
 
@@ -324,13 +326,42 @@ def _written(x: DistributedArray, region: Cut, value: DistributedArray) -> bool:
     value, extents = _in_region(x, region, value)
     functions, layout = _writers(x.type, value.type, extents)
     blocks = relayout(value, layout).blocks
-    for view in views_of(x):
-        outdate(view)  # which refer to the blocks no more
-    if not all(has_own_block(x, i) for i in range(len(x.blocks))):
+    if not _has_own_blocks(x):
         return False
     for function, block, value_block in zip(functions, x.blocks, blocks, strict=True):
         function(block, value_block)
     return True
+
+
+def _has_own_blocks(x: DistributedArray) -> bool:
+    """Whether nobody else refers to the blocks of an array, once its views no longer do."""
+    for view in views_of(x):
+        outdate(view)
+    return all(has_own_block(x, i) for i in range(len(x.blocks)))
+
+
+def _filled(x: DistributedArray, region: Cut, value: complex) -> bool:
+    """Whether a number has been written into the blocks of an array of the host."""
+    try:
+        number = np.asarray(value, x.dtype)
+    except (TypeError, ValueError, OverflowError):  # of which `update_at` tells
+        return False
+    if not math.prod(region.out.shape):
+        return True
+    if not _has_own_blocks(x):
+        return False
+    for block, targets in zip(x.blocks, _targets(x.type, region), strict=True):
+        for target in targets:
+            block[target] = number
+    return True
+
+
+@lru_cache(maxsize=1 << 12)
+def _targets(x: ArrayType, region: Cut) -> list[list[tuple[slice, ...]]]:
+    """The parts of each block of an array that are in a region."""
+    number = ArrayType.of((1,) * x.ndim, x.dtype, Layout.replicated(x.mesh, x.ndim))
+    extents = tuple([_extent(e) for e in _intervals(region)])
+    return [[target for target, _ in copies] for copies in _plan(x, number, extents)[2]]
 
 
 @lru_cache(maxsize=1 << 12)
