@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.engine import blocks
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from gdt.ops.sums import add_reduce
 
@@ -231,3 +232,24 @@ def test_a_variance_that_overflows_is_infinite_over_empty_shards() -> None:
     for layout in (gdt.Layout(["x"], mesh), gdt.Layout([None], mesh)):
         x = gdt.asarray(value, layout=layout)
         assert np.isposinf(gdt.var(x).numpy()) and np.isposinf(np.var(value))
+
+
+@pytest.mark.parametrize("n", [3, 4997])
+def test_padding_in_one_block_is_left_out_and_not_filled(
+    n: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """Filling it would copy the operand."""
+    monkeypatch.setattr(blocks, "_filled", None)
+    mesh = gdt.create_mesh([("rows", 4), ("columns", 2)])
+    host = rng.normal(size=(n, 6))
+    for specs in (["rows", None], [("rows", "columns"), None], ["rows", "columns"]):
+        x = gdt.asarray(host, layout=gdt.Layout(specs, mesh))
+        for got, want in (
+            (gdt.sum(x, axis=0), host.sum(0)),
+            (gdt.max(x, axis=0), host.max(0)),
+            (gdt.count_nonzero(x > 0, axis=0), np.count_nonzero(host > 0, axis=0)),
+            (gdt.var(x, axis=0), host.var(0)),
+            (x.T @ x, host.T @ host),
+            (gdt.einsum("ni,nj->", x, x), np.einsum("ni,nj->", host, host)),
+        ):
+            np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from gdt.comm import local
@@ -147,11 +148,9 @@ def mover(transitions: Sequence[Transition]) -> Mover:
 
 def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
     """Fold the mesh axes of each factor that every output lacks into its dim: inside one block such
-    a factor need not stay split. Return the blocks with such dims, and the functions that make them
-    from the blocks of the moved operands."""
+    a factor need not stay split, and has no padding. Return the blocks with such dims, and the
+    functions that make them from the blocks of the moved operands."""
     unchanged: tuple[PlanBlocks, list[Mover]] = blocks, [None] * len(blocks.moved)
-    if "labels" in blocks.op.injected:
-        return unchanged
     gone = _foldable(blocks)
     folds: list[Mover] = [None] * len(blocks.moved)
     types = list(blocks.moved)
@@ -171,21 +170,23 @@ def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
 
 
 def _foldable(blocks: PlanBlocks) -> set[str]:
-    """The split factors that every output lacks, and whose shards have no padding."""
+    """The split factors that every output lacks; for a contraction, which joins mesh axes and dims
+    by itself, those whose shards have padding."""
     rule, mesh = blocks.rule, blocks.mesh
     alone = {t[0] for term in rule.ins for t in term if len(t) == 1}
     return {
         f
         for f in alone
-        if blocks.axes.get(f)
-        and blocks.sizes[f] % math.prod(mesh.sizes[a] for a in blocks.axes[f]) == 0
+        if (axes := blocks.axes.get(f))
         and all(f in rule.reduced(n) for n in range(len(rule.outs)))
+        and (
+            "labels" not in blocks.op.injected
+            or blocks.sizes[f] % math.prod(mesh.sizes[a] for a in axes)
+        )
     }
 
 
-def _fold(
-    array_type: ArrayType, now: ArrayType, d: int
-) -> tuple[ArrayType, Callable[[Block], Block]]:
+def _fold(array_type: ArrayType, now: ArrayType, d: int) -> tuple[ArrayType, Mover]:
     """The type of an operand, folded as far as `now`, once dim `d` is whole; and the function that
     folds its block: a view of a large block, which lies in memory as the whole array does."""
     axes, mesh_ndim = array_type.layout.dims[d], array_type.mesh.ndim
@@ -193,9 +194,12 @@ def _fold(
     whole = (*now.layout.dims[:d], (), *now.layout.dims[d + 1 :])
     whole_type = array_type.with_layout(Layout.of(array_type.mesh, whole, now.layout.reductions))
     long = [i for i in order if now.block_shape[i] > 1]
-    if long == sorted(long):  # the mesh axes and the dim are neighbours already
-        return whole_type, partial(reshaped, shape)
-    return whole_type, partial(_merged, order, shape)
+    are_neighbours = long == sorted(long)  # the mesh axes and the dim
+    fold = partial(reshaped, shape) if are_neighbours else partial(_merged, order, shape)
+    if d not in array_type.uneven:
+        return whole_type, fold
+    elements = (*[slice(None)] * (mesh_ndim + d), slice(array_type.shape[d]))
+    return whole_type, in_turn(fold, itemgetter(elements))
 
 
 def _merged(order: tuple[int, ...], shape: tuple[int, ...], x: Block) -> Block:
