@@ -167,11 +167,14 @@ def moments(
     mean = add_reduce(xp, x, axes, True)
     mean /= count
     centred = x - mean
-    square = _squared(centred)
+    is_merged = bool(factors & shards.split)
+    # Nobody reads the deviations after this, unless there are parts to merge.
+    is_needed = is_merged or centred.dtype.kind == "c"
+    square = _squared(centred) if is_needed else xp.multiply(centred, centred, out=centred)
     variance = add_reduce(xp, square, axes, keepdims)
     variance /= count
     mean = mean.reshape(variance.shape)
-    if not factors & shards.split:
+    if not is_merged:
         return mean, variance
     rest = add_reduce(xp, centred, axes, keepdims)
     rest /= count
