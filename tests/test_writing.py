@@ -111,8 +111,14 @@ def test_functions_with_nothing_to_do_return_another_array(layout: list[Any]) ->
         assert y.tolist()[0] == [-1.0, -1.0] and x.tolist() == [[1.0, 1.0]] * 4
 
 
-def test_writing_to_a_resolved_sum_leaves_the_partial_one_as_it_is() -> None:
-    mesh = gdt.create_mesh([("x", 2)])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_writing_to_a_resolved_sum_leaves_the_partial_one_as_it_is(blocks: int) -> None:
+    mesh = gdt.create_mesh([("x", 2)], blocks=blocks)
+    partial = gdt.sum(gdt.ones((4, 2), layout=gdt.Layout(["x", None], mesh)), axis=0)
+    resolved = partial.resolve()  # whose blocks nobody else refers to
+    resolved[0] = -1.0
+    resolved[1:][...] = -2.0
+    assert resolved.tolist() == [-1.0, -2.0] and partial.tolist() == [4.0, 4.0]
     partial = gdt.sum(gdt.ones((4, 2), layout=gdt.Layout(["x", None], mesh)), axis=0)
     for resolved in (gdt.relayout(partial, partial.layout.resolved), partial.resolve()):
         resolved[0] = -1.0

@@ -274,8 +274,13 @@ def rebind(array: Any, after: Any) -> None:
                 renew(view)
 
 
+def partial_of(array: Any) -> Any:
+    """The array with a partial reduction of which an array is the value, if somebody has it."""
+    return getattr(array, "_partial", lambda: None)()
+
+
 def _replace(array: Any, after: Any) -> None:
-    partial = getattr(array, "_partial", lambda: None)()
+    partial = partial_of(array)
     observers = all_observers()
     if observers or partial is not None:
         before = valued_as(array)

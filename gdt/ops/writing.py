@@ -18,7 +18,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.array.operators import is_array_like
 from gdt.array.registry import UNCHECKED, public
-from gdt.array.views import all_observers, outdate, view_step, views_of
+from gdt.array.views import all_observers, outdate, partial_of, view_step, views_of
 from gdt.backend import NUMPY, backend_of
 from gdt.comm.agreement import HISTORIES
 from gdt.engine.planned import BlockPlan, planned_op
@@ -316,8 +316,10 @@ UNCHECKED["write_at"] = write_at  # for `x[index] = value`
 
 
 def _is_unobserved(x: DistributedArray) -> bool:
-    """Whether blocks are all that tells of the value of an array."""
-    return not (HISTORIES or all_observers() or any(x.layout.reductions))
+    """Whether blocks are all that tells of the value of an array, and tell of no other one's."""
+    return not (
+        HISTORIES or all_observers() or any(x.layout.reductions) or partial_of(x) is not None
+    )
 
 
 def _written(x: DistributedArray, region: Cut, value: DistributedArray) -> bool:
