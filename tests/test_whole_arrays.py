@@ -164,3 +164,13 @@ def test_a_recorded_step_runs_numpy_and_a_tape_records_ops() -> None:
         np.testing.assert_allclose(float(step(x * k)), np.sum(np.diff(WIDE * k) ** 2))
         expected = k * (np.append(0, steps) - np.append(steps, 0))
         np.testing.assert_allclose(gradient(x * k).numpy(), expected)
+
+
+def test_a_histogram_flattens_a_matrix_once() -> None:
+    mesh = gdt.create_mesh([("model", 4)])
+    x = gdt.asarray(np.arange(64.0).reshape(4, 16), layout=gdt.Layout([None, "model"], mesh))
+    with gdt.count_collectives() as flattened:
+        gdt.reshape(x, -1)
+    with gdt.count_collectives() as counted:
+        gdt.histogram(x, [0.0, 32.0, 64.0])
+    assert counted.bytes == flattened.bytes > 0

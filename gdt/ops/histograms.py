@@ -266,9 +266,10 @@ def histogram(
     """The number of elements in each bin, or the sum of their `weights`; and the edges of the bins.
 
     bins: a number of bins of equal width between the limits `range` (by default the smallest and
-        the largest element, which are read); or their edges, which increase; or the name of a rule:
-        "sturges", "sqrt", "rice" or "scott". density: whether to divide by the total and by the
-        widths of the bins. Every device counts its own elements.
+        the largest element, which are read); or their edges, which increase; or the name of a rule
+        of NumPy: "auto", "doane", "fd", "rice", "scott", "sqrt", "stone" or "sturges". density:
+        whether to divide by the total and by the widths of the bins. Every device counts its own
+        elements, which a matrix of split columns sends once, as `gdt.reshape` does.
 
     >>> counts, edges = gdt.histogram([1, 2, 1, 5], bins=[0, 2, 4])
     >>> counts.tolist()
@@ -276,19 +277,19 @@ def histogram(
     """
     (x,) = as_operands("histogram", x=x)
     x = astype(x, np.uint8) if x.dtype.kind == "b" else x
-    if weights is None and not density and not isinstance(bins, str) and x.dtype.kind in "iuf":
-        flat = reshape(x, -1)
-        if are_unwatched(flat):
-            return _histogram_in_numpy(flat, bins, range)
-    host_edges, _ = _edges(x, bins, range, "histogram", weights)
-    edges = asarray(host_edges, device=x.mesh)
     if weights is not None:
         _, weights = as_operands("histogram", x=x, weights=weights)
         if weights.shape != x.shape:
             operands = {"x": x.type, "weights": weights.type}
             raise error(ShapeError, "histogram", "the shapes differ", operands=operands)
         weights = reshape(weights, -1)
-    counts = _sums_in_bins([_bins_of(reshape(x, -1), edges)], [edges.shape[0] - 1], weights)
+    x = reshape(x, -1)
+    is_plain = weights is None and not density and not isinstance(bins, str)
+    if is_plain and x.dtype.kind in "iuf" and are_unwatched(x):
+        return _histogram_in_numpy(x, bins, range)
+    host_edges, _ = _edges(x, bins, range, "histogram", weights)
+    edges = asarray(host_edges, device=x.mesh)
+    counts = _sums_in_bins([_bins_of(x, edges)], [edges.shape[0] - 1], weights)
     if density:
         widths = asarray(np.diff(host_edges).astype(float), device=x.mesh)
         return divide(divide(counts, widths), sum_(counts)), edges
