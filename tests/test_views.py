@@ -175,6 +175,10 @@ def test_read_only_views_show_their_base_and_refuse_writes(x: gdt.DistributedArr
             view[0] = 1.0
         with pytest.raises(ReadOnlyError):
             view += 1.0  # noqa: PLW2901
+        for write in (lambda v: v.__setitem__(..., v[...]), lambda v: np.put(v, [], []),
+                      lambda v: np.copyto(v, 1.0)):  # fmt: skip
+            with pytest.raises(ReadOnlyError):
+                write(view)
     assert x.tolist() == before
     x += 1.0
     for make, view in zip(makers, views, strict=True):

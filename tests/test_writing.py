@@ -231,6 +231,8 @@ ERRORS = [
     (ValueError, lambda x: gdt.put(x, [0], 1, mode="no"), "mode"),
     (ValueError, lambda x: gdt.place(x, np.ones(4, bool), []), "no value"),
     (TypeError, lambda x: gdt.copyto(x.astype(int), [1.5] * 4), "cannot be cast"),
+    (TypeError, lambda x: gdt.copyto(x.astype(int), 2.5), "2.5 cannot be cast to int64"),
+    (TypeError, lambda x: gdt.copyto(x > 0, 3), "3 cannot be cast to bool"),
     (ValueError, lambda x: gdt.fill_diagonal(x, 1), "rank"),
     (TypeError, lambda x: gdt.put(np.zeros(3), [1], 1), "ndarray"),
 ]

@@ -253,9 +253,9 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         A gradient with respect to an array that is written while a tape records is an error, as
         is writing to an argument or to the state of a recorded step: there, use `x.at`.
         """
+        check_writable(self)
         if shares_base(self, value) and self[index]._shared == value._shared:
             return  # `x[1:3] += y` assigns the view to which it has written
-        check_writable(self)
         if not UNCHECKED["write_at"](self, value, index):
             rebind(self, FUNCTIONS["update_at"](self, value, index))
 

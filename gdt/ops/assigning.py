@@ -9,7 +9,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.array.views import rebind
+from gdt.array.views import check_writable, rebind
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops import comparison
 from gdt.ops.comparison import where
@@ -21,8 +21,8 @@ from gdt.ops.reductions import any_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.taking import rows_at
-from gdt.ops.writing import update_at
-from gdt.sharding.dtypes import castable
+from gdt.ops.writing import KINDS, update_at
+from gdt.sharding.dtypes import castable, kind_of
 from gdt.sharding.layout import Layout
 
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
@@ -32,6 +32,7 @@ def _checked(x: Any, name: str) -> DistributedArray:
     if not isinstance(x, DistributedArray):
         problem = f"the array to write is {type_text(x)}"
         raise error(DtypeError, name, problem, remedy="It is a distributed array.")
+    check_writable(x)
     return x
 
 
@@ -273,6 +274,9 @@ def copyto(x: DistributedArray, source: Any, casting: str = "same_kind", where: 
                 f"{source.dtype} cannot be cast to {x.dtype} by the rule {casting!r}",
                 operands={"x": x.type, "source": source.type},
             )
+    elif casting != "unsafe" and kind_of(x.dtype) not in KINDS.get(type(source), "biufc"):
+        problem = f"{source!r} cannot be cast to {x.dtype} by the rule {casting!r}"
+        raise error(DtypeError, "copyto", problem, operands={"x": x.type})
     if where is True:
         rebind(x, update_at(x, source, ...))
         return
