@@ -144,7 +144,7 @@ def reduceat_of_whole(
 
 
 def _stops(indices: Sequence[int], size: int) -> list[int]:
-    """Where the parts stop that `reduceat` combines."""
+    """The places where the parts stop that `reduceat` combines."""
     return [j if j > i else i + 1 for i, j in itertools.pairwise([*indices, size])]
 
 
@@ -152,7 +152,7 @@ def _stops(indices: Sequence[int], size: int) -> list[int]:
 
 
 class Parts:
-    """Where the parts of each shard of an axis begin and stop, counted from the shard's first
+    """The places where the parts of each shard of an axis begin and stop, counted from its first
     element: of every shard equally many. One object stands for its value, as plans go by it."""
 
     def __init__(self, bounds: Sequence[Bounds]) -> None:
@@ -218,7 +218,7 @@ def _combined(xp: Any, ufunc: str, rows: Block, bounds: Bounds) -> Block:
 
 
 class PartsOfShards(NamedTuple):
-    """How the parts of a split axis are combined, from those of them that shards have.
+    """The way in which parts of a split axis are combined, from those of them that shards have.
 
     local: where the parts that each shard has begin and stop in it. order: (shards, m), of the
     results, those that the parts of each shard of the result are combined from, as `final` says.
