@@ -250,8 +250,8 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
     def __setitem__(self, index: Any, value: Any) -> None:
         """`x[index] = value` for every index of `x[index]`; views of `x` show it.
 
-        A gradient with respect to an array that is written while a tape records is an error, as
-        is writing to an argument or to the state of a recorded step: there, use `x.at`.
+        A gradient with respect to an array that is written while a tape records is an error. A
+        recorded step may write to its arguments and its state, and to no other array of before.
         """
         check_writable(self)
         if shares_base(self, value) and self[index]._shared == value._shared:
