@@ -42,55 +42,61 @@ def sgd(rate: float, momentum: float = 0.0, nesterov: bool = False) -> Naive:
     return train
 
 
-def adam(rate: Callable[[int], float], decay: float = 0.0) -> Naive:
+def adam(
+    rate: Callable[[int], float],
+    decay: float = 0.0,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-7,
+) -> Naive:
     """Kingma and Ba 2015, algorithm 1, line by line."""
 
     def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         m, v = np.zeros_like(w), np.zeros_like(w)
         for t, g in enumerate(gradients, start=1):
             w = w * (1 - rate(t - 1) * decay)
-            m = 0.9 * m + (1 - 0.9) * g
-            v = 0.999 * v + (1 - 0.999) * g**2
-            m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
-            w = w - rate(t - 1) * m_hat / (np.sqrt(v_hat) + 1e-7)
+            m = beta1 * m + (1 - beta1) * g
+            v = beta2 * v + (1 - beta2) * g**2
+            m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+            w = w - rate(t - 1) * m_hat / (np.sqrt(v_hat) + epsilon)
         return w
 
     return train
 
 
-def rmsprop(rate: float, momentum: float = 0.0) -> Naive:
+def rmsprop(rate: float, momentum: float = 0.0, rho: float = 0.9, epsilon: float = 1e-7) -> Naive:
     """Keras' formula: epsilon stands under the root."""
 
     def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         v, m = np.zeros_like(w), np.zeros_like(w)
         for g in gradients:
-            v = 0.9 * v + (1 - 0.9) * g**2
-            m = momentum * m + rate * g / np.sqrt(v + 1e-7)
+            v = rho * v + (1 - rho) * g**2
+            m = momentum * m + rate * g / np.sqrt(v + epsilon)
             w = w - m
         return w
 
     return train
 
 
-def adagrad(rate: float) -> Naive:
+def adagrad(rate: float, first: float = 0.1, epsilon: float = 1e-7) -> Naive:
     def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-        a = np.full_like(w, 0.1)
+        a = np.full_like(w, first)
         for g in gradients:
             a = a + g**2
-            w = w - rate * g / np.sqrt(a + 1e-7)
+            w = w - rate * g / np.sqrt(a + epsilon)
         return w
 
     return train
 
 
-def lion(rate: float, decay: float) -> Naive:
+def lion(rate: float, decay: float, beta1: float = 0.9, beta2: float = 0.99) -> Naive:
     """Chen et al. 2023, algorithm 2, line by line."""
 
     def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         m = np.zeros_like(w)
         for g in gradients:
-            w = w - rate * (np.sign(0.9 * m + (1 - 0.9) * g) + decay * w)
-            m = 0.99 * m + (1 - 0.99) * g
+            w = w - rate * (np.sign(beta1 * m + (1 - beta1) * g) + decay * w)
+            m = beta2 * m + (1 - beta2) * g
         return w
 
     return train
@@ -130,6 +136,47 @@ def test_values_are_the_published_formulas(
     assert parameters["w"].layout is layout
     assert all(kept["w"].layout is layout for kept in optimizer.state.values())
     assert optimizer.steps == 12
+
+
+OF_OTHER_NUMBERS: list[tuple[Optimizer, Naive]] = [
+    (SGD(0.3, 0.6), sgd(0.3, 0.6)),
+    (SGD(0.3, 1.0), sgd(0.3, 1.0)),
+    (SGD(0.3, 0.6, nesterov=True), sgd(0.3, 0.6, nesterov=True)),
+    (Adam(0.3, 0.5, 0.7, 0.2), adam(lambda step: 0.3, 0.0, 0.5, 0.7, 0.2)),
+    (Adam(0.3, 0.0, 0.0, 0.2), adam(lambda step: 0.3, 0.0, 0.0, 0.0, 0.2)),
+    (AdamW(0.3, 0.2, 0.5, 0.7, 0.2), adam(lambda step: 0.3, 0.2, 0.5, 0.7, 0.2)),
+    (AdamW(lambda n: 1 / (n + 3)), adam(lambda n: 1 / (n + 3), 0.004)),
+    (RMSprop(0.3, 0.6, epsilon=0.2), rmsprop(0.3, 0.0, 0.6, 0.2)),
+    (RMSprop(0.3, 0.6, 0.7, 0.2), rmsprop(0.3, 0.7, 0.6, 0.2)),
+    (Adagrad(0.3, 0.5, 0.2), adagrad(0.3, 0.5, 0.2)),
+    (Adagrad(0.3, 0.0, 1e-3), adagrad(0.3, 0.0, 1e-3)),
+    (Lion(0.3, 0.5, 0.7, 0.2), lion(0.3, 0.2, 0.5, 0.7)),
+    (Lion(0.3, 0.8, 0.4), lion(0.3, 0.0, 0.8, 0.4)),
+    (MovingAverage(RMSprop(0.3, 0.6, 0.7, 0.2), 0.5), rmsprop(0.3, 0.7, 0.6, 0.2)),
+    *[(make(), naive) for make, naive in (
+        (SGD, sgd(0.01)), (Adam, adam(lambda step: 0.001)), (RMSprop, rmsprop(0.001)),
+        (AdamW, adam(lambda step: 0.001, 0.004)), (Adagrad, adagrad(0.001)),
+        (Lion, lion(0.001, 0.0)),
+    )],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("optimizer", "naive"), OF_OTHER_NUMBERS, ids=lambda x: str(x)[:50])
+@pytest.mark.parametrize("size", [5, 9000])  # as one piece of memory, and with its order found
+def test_every_hyperparameter_has_its_place_in_the_formula(
+    optimizer: Optimizer, naive: Naive, size: int, rng: np.random.Generator
+) -> None:
+    """Also a second time: `init` lets the state begin anew."""
+    start, gradients = rng.standard_normal(size), rng.standard_normal((6, size))
+    for g in gradients:
+        g[rng.random(size) < 0.2] = 0.0
+    for _ in range(2):
+        parameters = {"w": gdt.asarray(start)}
+        optimizer.init(parameters)
+        for g in gradients:
+            optimizer.update(parameters, {"w": gdt.asarray(g)})
+        np.testing.assert_allclose(parameters["w"].numpy(), naive(start, gradients), rtol=1e-10)
+        assert optimizer.steps == 6
 
 
 def test_adams_first_step_has_the_length_of_the_learning_rate() -> None:
@@ -346,21 +393,42 @@ def test_state_follows_its_parameter_to_another_mesh(rng: np.random.Generator) -
     np.testing.assert_allclose(parameters["w"].numpy(), expected, rtol=1e-12)
 
 
-def test_schedules() -> None:
-    assert gdt.optim.exponential_decay(1.0, 10, 0.5)(5) == pytest.approx(0.5**0.5)
-    assert gdt.optim.exponential_decay(1.0, 10, 0.5, staircase=True)(19) == 0.5
-    cosine = gdt.optim.cosine_decay(1.0, 100, final=0.1)
-    assert (
-        cosine(0) == 1.0
-        and cosine(50) == pytest.approx(0.55)
-        and cosine(1000) == pytest.approx(0.1)
-    )
-    assert cosine(25) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2)
-    assert [gdt.optim.linear_decay(1.0, 10, final=0.5)(n) for n in (5, 10, 15)] == [0.75, 0.5, 0.5]
-    warm = gdt.optim.with_warmup(gdt.optim.piecewise_constant([10], [1.0, 0.1]), 5)
-    assert [warm(0), warm(4), warm(5), warm(14), warm(15)] == pytest.approx(
-        [0.2, 1.0, 1.0, 1.0, 0.1]
-    )
+def warmed(rate: Callable[[int], float], rise: int) -> Callable[[int], float]:
+    return lambda n: rate(0) * (n + 1) / rise if n < rise else rate(n - rise)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "formula"),
+    [
+        (gdt.optim.exponential_decay(0.3, 7, 0.5), lambda n: 0.3 * 0.5 ** (n / 7)),
+        (gdt.optim.exponential_decay(3, 7, 2.0, staircase=True), lambda n: 3 * 2.0 ** (n // 7)),
+        (
+            gdt.optim.cosine_decay(0.3, 7, 0.1),
+            lambda n: 0.2 + 0.1 * math.cos(math.pi * min(n, 7) / 7),
+        ),
+        (gdt.optim.linear_decay(0.3, 7, 0.1), lambda n: 0.3 - 0.2 * min(n, 7) / 7),
+        (gdt.optim.linear_decay(0.1, 7, 0.3), lambda n: 0.1 + 0.2 * min(n, 7) / 7),
+        (
+            gdt.optim.piecewise_constant([3, 5, 5], [0.4, 0.3, 0.2, 0.1]),
+            lambda n: 0.4 if n < 3 else 0.3 if n < 5 else 0.1,
+        ),
+        (gdt.optim.with_warmup(0.3, 1), lambda n: 0.3),
+        (gdt.optim.with_warmup(0.3, 4), warmed(lambda n: 0.3, 4)),
+        (
+            gdt.optim.with_warmup(gdt.optim.linear_decay(0.3, 7), 4),
+            warmed(lambda n: 0.3 - 0.3 * min(n, 7) / 7, 4),
+        ),
+        (
+            gdt.optim.with_warmup(gdt.optim.piecewise_constant([0, 2], [9.0, 1.0, 0.1]), 3),
+            warmed(lambda n: 1.0 if n < 2 else 0.1, 3),
+        ),
+    ],
+    ids=str,
+)
+def test_schedules_are_their_formulas_in_every_step(schedule: Any, formula: Any) -> None:
+    rates = [schedule(n) for n in range(20)]
+    np.testing.assert_allclose(rates, [formula(n) for n in range(20)], rtol=1e-12, atol=1e-17)
+    assert all(type(rate) is float for rate in rates)
 
 
 @pytest.mark.parametrize(
