@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
+import json
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -731,6 +733,159 @@ def test_tensorboard_reads_the_results(tmp_path: Path) -> None:
     assert tags["train/batch_loss"] == [1, 2, 3, 4]
 
 
+# ---------------------------------------------------------------- callbacks, by values alone
+
+
+def driven(callback: Callback, values: list[float], cut: int, make: Any) -> SimpleNamespace:
+    """Give a callback one result in each epoch, until it stops the training. After `cut` epochs
+    another one, `make()`, goes on from the state of the first."""
+    model = nn.Dense(1, 1, key=0)
+    trainer = SimpleNamespace(model=model, stop_training=False, saved=[], rates=[], said=[])
+    trainer.optimizer, trainer.say = gdt.optim.SGD(0.1), trainer.said.append
+    callback.trainer = trainer
+    callback.on_train_begin({})
+    for epoch, value in enumerate(values):
+        if epoch == cut:
+            state, arrays, callback = (
+                json.loads(json.dumps(callback.state())),
+                callback.arrays,
+                make(),
+            )
+            callback.trainer, callback.arrays = trainer, arrays
+            callback.on_train_begin({})
+            callback.load(state)
+            callback.arrays = arrays
+        model.bias = gdt.full((1,), epoch, "float32")
+        callback.on_epoch_begin(epoch, {})
+        logs = {"loss": 9.0, "val_x": value}
+        callback.on_epoch_end(epoch, logs)
+        trainer.rates.append(logs.get("learning_rate"))
+        if trainer.stop_training:
+            break
+    callback.on_train_end({})
+    trainer.epoch, trainer.callback, trainer.bias = epoch, callback, model.bias.item()
+    return trainer
+
+
+def chances(count: int) -> Iterator[tuple[random.Random, list[float], dict[str, Any], int]]:
+    """Yield values of ten epochs with ties, options of Monitor, and where a training is cut."""
+    for seed in range(count):
+        chance = random.Random(seed)
+        values = [chance.randrange(8) / 4 for _ in range(10)]
+        delta = chance.choice([0.0, 0.25, -0.25, 0.3])
+        options = {"mode": chance.choice(["min", "max", "auto"]), "min_delta": delta}
+        yield chance, values, options, chance.randrange(0, 12)
+
+
+def improves(value: float, best: float | None, options: dict[str, Any]) -> bool:
+    sign = -1 if options["mode"] == "max" else 1
+    return best is None or sign * (best - value) > abs(options["min_delta"])
+
+
+def test_early_stopping_waits_for_patience_after_the_last_better_epoch() -> None:
+    for chance, values, options, cut in chances(150):
+        patience, start = chance.randrange(4), chance.randrange(3)
+        baseline, restores = chance.choice([None, None, 1.0]), chance.random() < 0.5
+        make = functools.partial(
+            EarlyStopping, "val_x", patience=patience, baseline=baseline, start_from_epoch=start,
+            restore_best_weights=restores, verbose=1, **options,
+        )  # fmt: skip
+        best, last, end = baseline, start - 1, len(values) - 1
+        for epoch, value in enumerate(values[start:], start):
+            if improves(value, best, options):
+                best, last = value, epoch
+            elif epoch - last >= max(patience, 1):
+                end = epoch
+                break
+        run = driven(make(), values, cut, make)
+        stops = end - last >= max(patience, 1)
+        assert (run.epoch, run.stop_training, run.callback.best) == (end, stops, best)
+        kept = max(last, start)  # without any better epoch, the first that is watched
+        assert run.bias == (kept if restores else end)
+        said = [f"epoch {end + 1}: stopped early"] * stops
+        assert run.said == said + [f"restored the arrays of epoch {kept + 1}"] * restores
+
+
+def test_a_plateau_is_keras() -> None:
+    for chance, values, options, cut in chances(150):
+        patience, cooldown = chance.randrange(4), chance.randrange(3)
+        factor, least = chance.choice([0.5, 0.1]), chance.choice([0.0, 0.03])
+        make = functools.partial(
+            ReduceLROnPlateau, "val_x", factor=factor, patience=patience, cooldown=cooldown,
+            min_lr=least, verbose=1, **options,
+        )  # fmt: skip
+        best, wait, cooling, rate, rates, said = None, 0, 0, 0.1, [], []
+        for epoch, value in enumerate(values):
+            rates.append(rate)
+            if cooling > 0:
+                cooling -= 1
+                wait = 0
+            if improves(value, best, options):
+                best, wait = value, 0
+            elif cooling <= 0:
+                wait += 1
+                if wait >= patience and rate > least:
+                    rate, wait, cooling = max(rate * factor, least), 0, cooldown
+                    said.append(f"epoch {epoch + 1}: the learning rate is {rate:g}")
+        run = driven(make(), values, cut, make)
+        assert run.rates == rates and run.said == said and not run.stop_training
+
+
+def test_checkpoints_of_the_best_are_those_that_improve(tmp_path: Path) -> None:
+    for number, (chance, values, options, cut) in enumerate(chances(12)):
+        options["min_delta"], folder = 0.0, tmp_path / str(number)
+        folder.mkdir()
+        threshold = best = chance.choice([None, 1.0])
+        make = functools.partial(
+            ModelCheckpoint, folder / "{epoch:03d}-{val_x:.2f}", "val_x", save_best_only=True,
+            save_weights_only=True, mode=options["mode"], initial_value_threshold=threshold,
+            verbose=1,
+        )  # fmt: skip
+        names = []
+        for epoch, value in enumerate(values, 1):
+            if improves(value, best, options):
+                names.append(f"{epoch:03d}-{value:.2f}")
+                best = value
+        run = driven(make(), values, cut, make)
+        assert sorted(path.name for path in folder.iterdir()) == names
+        assert run.said == [f"epoch {int(n[:3])}: saved {folder / n}" for n in names]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 9])
+@pytest.mark.parametrize(("separator", "append"), [(",", False), (";", True), ("\t", True)])
+def test_a_log_goes_on_where_it_ended(
+    tmp_path: Path, separator: str, append: bool, cut: int
+) -> None:
+    path = tmp_path / "log.csv"
+    make = functools.partial(CSVLogger, path, separator, append)
+    for number in range(2):  # the second training follows the first one, or takes its place
+        driven(make(), [1.0, 0.5, 2.0], cut if number else 9, make)
+    rows = [f"{e},9.0,{v}" for e, v in enumerate([1.0, 0.5, 2.0])]
+    lines = ["epoch,loss,val_x", *rows, *(rows if append else [])]
+    assert path.read_text().splitlines() == [line.replace(",", separator) for line in lines]
+    logger = CSVLogger(path)
+    logger.on_train_begin({})
+    for epoch, logs in enumerate([{"loss": 1, "a": 2}, {"a": 3, "b": 4}]):
+        logger.on_epoch_end(epoch, logs)
+    assert path.read_text().splitlines() == ["epoch,loss,a", "0,1,2", "1,NA,3"]
+
+
+def test_a_schedule_of_epochs_gets_their_numbers_and_the_last_rate() -> None:
+    for schedule, expected in (
+        (lambda epoch: 0.1 / (epoch + 1), [0.1, 0.05, 0.1 / 3]),
+        (lambda epoch, rate: rate * 0.5 + epoch, [0.05, 1.025, 2.5125]),
+        (lambda epoch, rate: rate, [0.1, 0.1, 0.1]),
+    ):
+        scheduler = LearningRateScheduler(schedule, verbose=1)
+        run = driven(scheduler, [0.0] * 3, 9, None)
+        np.testing.assert_allclose(run.rates, expected, rtol=1e-12)
+        said = [f"epoch {n}: the learning rate is {r:g}" for n, r in enumerate(run.rates, 1)]
+        assert run.said == said
+    for rate in (-0.1, np.inf, np.nan, "fast"):
+        with pytest.raises(ArgumentError, match="the learning rate is"):
+            driven(LearningRateScheduler(functools.partial(lambda r, n: r, rate)), [0.0], 9, None)
+
+
 # ---------------------------------------------------------------- display
 
 
@@ -853,6 +1008,55 @@ def test_results_are_compared_with_those_before_a_resume(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.glob("best-*")] == ["best-1"]
     rates = np.array(history["learning_rate"])
     np.testing.assert_allclose(rates / rates[0], [1, 1, 1, 0.5, 0.5, 0.5, 0.25])
+
+
+def files_of(folder: Path, cuts: list[int]) -> tuple[Any, dict[str, bytes]]:
+    """Train with callbacks of all kinds, failing after the steps `cuts`; return the training and
+    the files of the callbacks."""
+
+    class Judge(Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["val_loss"] = [5.0, 3.0, 4.0, 2.0, 2.0, 2.0][epoch]
+
+    for steps in (*cuts, -1):
+        gdt.random.seed(4)
+        model = nn.Sequential(nn.Dense(6, 4, key=1), nn.Dropout(0.5, key=2), nn.Dense(4, 1, key=3))
+        model.compile(
+            gdt.optim.LossScaling(gdt.optim.Adam(0.1), 8.0, 3),
+            "sigmoid_cross_entropy",
+            ["accuracy", "auc"],
+        )
+        callbacks = [
+            Judge(),
+            ReduceLROnPlateau("val_loss", factor=0.5, patience=1, cooldown=1),
+            EarlyStopping("val_loss", patience=2, restore_best_weights=True),
+            ModelCheckpoint(
+                folder / "best-{epoch}-{auc:.9f}",
+                "val_loss",
+                save_best_only=True,
+                save_weights_only=True,
+            ),
+            ModelCheckpoint(folder / "often-{epoch}", save_freq=2, save_weights_only=True),
+            CSVLogger(folder / "log.csv"),
+            FailAfter(steps),
+        ]
+        options: Any = {"callbacks": callbacks, "resume": folder / "resume", "verbose": 0}
+        try:
+            history = model.fit(X, Y % 2, 16, epochs=9, validation_split=0.2, **options)
+        except ZeroDivisionError:
+            assert steps > 0
+    paths = [path for path in folder.iterdir() if path.is_file()]
+    return (model, history), {p.name: p.read_bytes() for p in paths}
+
+
+def test_trainings_that_are_cut_leave_the_files_of_one_that_is_not(tmp_path: Path) -> None:
+    whole, expected = files_of(tmp_path / "whole", [])
+    assert whole[0].optimizer.steps == len(whole[1].steps) == 18
+    assert len(expected) == 3 + 6 + 1
+    for number, cuts in enumerate(([1], [3], [4, 6], [5, 10, 14], [18])):
+        training, files = files_of(tmp_path / str(number), cuts)
+        assert_same(training, whole)
+        assert files == expected
 
 
 def test_keras_backup_is_resume(tmp_path: Path) -> None:

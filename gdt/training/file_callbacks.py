@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -132,12 +132,8 @@ class CSVLogger(Callback):
         """Forget an earlier training."""
         self.names = []
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on with the file, and with its columns."""
-        self.append, self.names = True, state["names"]
-
     def state(self) -> dict[str, Any]:
-        """Return the columns."""
+        """Return the columns: where there are some, the file is gone on with."""
         return {"names": self.names}
 
     def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
