@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import mmap
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -239,3 +242,32 @@ def test_array_copies_and_adds_axes() -> None:
     host[0] = 9
     assert x.shape == (1, 1, 3) and x.tolist() == [[[0, 1, 2]]]
     assert gdt.array(X).layout is X.layout
+
+
+# ---------------------------------------------------------------- loading
+
+
+def test_programs_of_arrays_load_no_training() -> None:
+    code = "import sys, gdt; gdt.sum(gdt.ones(3) + 1); print(*sys.modules)"
+    run = [sys.executable, "-c", code]
+    loaded = set(subprocess.run(run, check=True, capture_output=True, text=True).stdout.split())
+    assert not loaded & {"rich", "numba", *(f"gdt.{m}" for m in gdt.LOADED_ON_FIRST_USE)}
+
+
+def test_models_load_what_their_methods_need() -> None:
+    code = """
+from gdt.nn import Dense
+layer = Dense(2)
+layer.compile("sgd", "mse")
+layer.fit([[1.0, 2.0]], [[3.0, 4.0]], verbose=0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_that_are_loaded_on_first_use_are_public() -> None:
+    for module, names in gdt.LOADED_ON_FIRST_USE.items():
+        loaded = importlib.import_module(f"gdt.{module}")
+        assert all(getattr(gdt, name) is getattr(loaded, name) for name in names), module
+        if names and "." in module:
+            assert sorted(loaded.__all__) == names, module
+        assert {*names, *([] if "." in module else [module])} <= {*dir(gdt)}, module

@@ -6,6 +6,7 @@ their functions to `METHODS`.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +24,18 @@ NOT_BUILT = "Its layers find their sizes at the first call: call it with a batch
 
 Verbose = Literal["auto", 0, 1, 2]  # True is 1, and False 0
 
-METHODS: dict[str, Callable[..., Any]] = {}
-"""The functions behind the methods of this class, by name."""
+
+class _Methods(dict[str, Callable[..., Any]]):
+    """Functions by name; the packages that add them are loaded when the first one is called."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        for package in ("gdt.training", "gdt.saving"):
+            importlib.import_module(package)
+        return dict(self)[name]
+
+
+METHODS = _Methods()
+"""The functions behind the methods of `Compilable`, by name."""
 
 
 def own_method(model: Any, name: str) -> Callable[..., Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 from functools import singledispatch
 
 
@@ -18,4 +19,5 @@ class Displayed:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
+        importlib.import_module("gdt.debug.html")  # above this package, and seldom needed
         return to_html(self)
