@@ -100,6 +100,69 @@ def test_accuracy_of_the_best_k(k: int, rng: np.random.Generator) -> None:
     assert float(value) == pytest.approx(expected)
 
 
+def auc_of_keras(y: np.ndarray, p: np.ndarray, w: np.ndarray, count: int) -> float:
+    """The trapezoids between thresholds, of which the first and the last lie outside of [0, 1]."""
+    thresholds = [-1e-7, *[i / (count - 1) for i in range(1, count - 1)], 1 + 1e-7]
+    points = [((w * y)[p > t].sum(), (w * (1 - y))[p > t].sum()) for t in thresholds]
+    hits, alarms = np.array(points).T / np.array([[(w * y).sum()], [(w * (1 - y)).sum()]])
+    return float((-np.diff(alarms) * (hits[1:] + hits[:-1]) / 2).sum())
+
+
+def test_parameters_of_metrics_are_those_of_their_formulas(rng: np.random.Generator) -> None:
+    y, w = rng.integers(0, 2, ROWS).astype(np.float32), rng.integers(0, 4, ROWS) / 2
+    p = rng.random(ROWS).astype(np.float32)
+    p[:2], z = [0.0, 1.0], (4 * p - 2).astype(np.float32)
+    labels, logits = labelled(rng)
+    rows = np.abs(logits[:, :3] - 1)
+    ratio = lambda a, b: (w * a).sum() / (w * b).sum()
+    each = MeanOf(lambda t, q: abs(gdt.asarray(q) - gdt.asarray(t)))
+    cases: list[tuple[Metric, Any, Any, Any, float]] = [
+        *[(AUC(n), y, p, w, auc_of_keras(y, p, w, n)) for n in (2, 3, 5, 11)],
+        *[
+            (AUC(11, from_logits=True), y, z, w, auc_of_keras(y, 1 / (1 + np.exp(-z)), w, 11)),
+            (AUC(11).of_logits(), y, z, w, auc_of_keras(y, 1 / (1 + np.exp(-z)), w, 11)),
+        ],
+        *[(Precision(t), y, z, w, ratio(y * (z > t), z > t)) for t in (-1.0, 0.0, 0.7)],
+        *[(Recall(t), y, z, w, ratio(y * (z > t), y)) for t in (-1.0, 0.0, 0.7)],
+        (Precision().of_logits(), y, z, w, ratio(y * (z > 0), z > 0)),
+        (Recall(0.7).of_logits(), y, z, w, ratio(y * (z > 0.7), y)),
+        (Precision(9.0), y, z, w, 0.0),
+        (Recall(), 0 * y, z, w, 0.0),
+        (each, np.ones((ROWS, 3)), logits[:, :3], w, ratio(rows.mean(1), np.ones(ROWS))),
+        (each, np.ones((ROWS, 3)), logits[:, :3], None, rows.mean()),
+        (
+            each, np.ones((ROWS, 3)), logits[:, :3], np.stack([w, 2 * w, 0 * w], 1),
+            ratio(rows[:, 0] + 2 * rows[:, 1], np.full(ROWS, 3.0)),
+        ),
+        (each, y, y, 0 * w, np.nan),
+    ]  # fmt: skip
+    for metric, targets, predictions, weights, expected in cases:
+        for name in ("statistics that are added", "halves"):
+            if name == "halves":
+                for half in (slice(0, 40), slice(40, None)):
+                    some = [x if x is None else x[half] for x in (targets, predictions, weights)]
+                    metric.update(*some)
+            else:
+                metric.add(metric.statistics(targets, predictions, weights))
+            assert metric.result() == pytest.approx(expected, rel=1e-5, nan_ok=True), (metric, name)
+            metric.reset()
+    best = np.argsort(-logits, -1)
+    with pytest.raises(ArgumentError, match="accuracy: reduction is 'sum'"):
+        gdt.metrics.accuracy(labels, logits, "sum")
+    one_hot = np.eye(CLASSES)[labels]
+    for function, arguments, hits in (
+        (gdt.metrics.accuracy, (labels, logits), best[:, 0] == labels),
+        (gdt.metrics.top_k_accuracy, (labels, logits, 3), (labels == best[:, :3].T).any(0)),
+        (gdt.metrics.categorical_accuracy, (one_hot, logits), best[:, 0] == labels),
+        (gdt.metrics.binary_accuracy, (one_hot, logits, -0.3), (logits > -0.3) == (one_hot > 0.5)),
+        (gdt.metrics.binary_accuracy, (one_hot, logits), (logits > 0.5) == (one_hot > 0.5)),
+    ):
+        assert float(function(*arguments)) == pytest.approx(hits.mean())
+        np.testing.assert_array_equal(function(*arguments, reduction="none").numpy(), hits)
+    reduced = gdt.metrics.top_k_accuracy(labels, logits)  # k is 5, which all labels are within
+    assert float(reduced) == 1.0 and reduced.dtype == np.float32
+
+
 def test_logits_that_are_no_numbers_are_no_hits() -> None:
     logits = [[np.nan, 1.0, 2.0], [2.0, 1.0, np.nan], [np.nan] * 3]
     hits = gdt.metrics.top_k_accuracy([2, 1, 1], logits, 2, reduction="none")

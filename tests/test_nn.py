@@ -482,33 +482,73 @@ def test_losses_are_their_formulas(rng: np.random.Generator) -> None:
     logistic = lambda t: -t * np.log(sigmoids) - (1 - t) * np.log(1 - sigmoids)
     options = {"from_logits": True, "label_smoothing": 0.2}
     smoothed = [targets * 0.8 + 0.2 / classes for classes in (2, 5)]
+    own = np.arange(8), labels
+    p = rng.random((8, 5))  # rows of another sum than 1, with a 0 and a 1
+    p[0, 0], p[1, 1], p[own[0][2], own[1][2]] = 0.0, 1.0, 0.0
+    scaled = np.clip(p / p.sum(-1, keepdims=True), 1e-7, 1.0)
+    yes, no = np.log(np.clip(p, 1e-7, 1 - 1e-7)), np.log(1 - np.clip(p, 1e-7, 1 - 1e-7))
+    t = np.clip(np.where(targets < 0.1, 0.0, targets), 1e-7, 1.0)
     cases = [
-        (losses.sparse_softmax_cross_entropy, labels, -np.log(probabilities[np.arange(8), labels])),
-        (losses.softmax_cross_entropy, targets, -(targets * np.log(probabilities)).sum(-1)),
-        (losses.sigmoid_cross_entropy, targets, logistic(targets)),
-        (partial(losses.binary_crossentropy, **options), targets, logistic(smoothed[0])),
+        (losses.sparse_softmax_cross_entropy, labels, logits, -np.log(probabilities[own])),
+        (losses.softmax_cross_entropy, targets, logits, -(targets * np.log(probabilities)).sum(-1)),
+        (losses.sigmoid_cross_entropy, targets, logits, logistic(targets)),
+        (partial(losses.binary_crossentropy, **options), targets, logits, logistic(smoothed[0])),
         (
             partial(losses.categorical_crossentropy, **options),
             targets,
+            logits,
             -(smoothed[1] * np.log(probabilities)).sum(-1),
         ),
-        (losses.mean_squared_error, other, (logits - other) ** 2),
-        (losses.mean_absolute_error, other, gap),
+        (
+            partial(losses.sparse_categorical_crossentropy, from_logits=True),
+            labels,
+            logits,
+            -np.log(probabilities[own]),
+        ),
+        (losses.sparse_categorical_crossentropy, labels, p, -np.log(scaled[own])),
+        (losses.categorical_crossentropy, targets, p, -(targets * np.log(scaled)).sum(-1)),
+        (
+            partial(losses.categorical_crossentropy, label_smoothing=0.2),
+            targets,
+            p,
+            -(smoothed[1] * np.log(scaled)).sum(-1),
+        ),
+        (losses.binary_crossentropy, targets, p, -targets * yes - (1 - targets) * no),
+        (
+            partial(losses.binary_crossentropy, label_smoothing=0.2),
+            targets,
+            p,
+            -smoothed[0] * yes - (1 - smoothed[0]) * no,
+        ),
+        (
+            losses.kl_divergence,
+            np.where(targets < 0.1, 0.0, targets),
+            p,
+            (t * np.log(t / np.clip(p, 1e-7, 1.0))).sum(-1),
+        ),
+        (losses.mean_squared_error, other, logits, (logits - other) ** 2),
+        (losses.mean_absolute_error, other, logits, gap),
         *(
             (
                 partial(losses.huber, delta=d),
                 other,
+                logits,
                 np.where(gap < d, gap**2 / 2, d * (gap - d / 2)),
             )
-            for d in (0.5, 1.0)
+            for d in (0.5, 1.0, 2.0)
         ),
     ]
     for mesh in MESHES:
-        for loss, truth, each in cases:
-            operands = batch(mesh, truth), batch(mesh, logits)
-            np.testing.assert_allclose(loss(*operands).item(), each.mean(), rtol=1e-10)
-            np.testing.assert_allclose(loss(*operands, "sum").item(), each.sum(), rtol=1e-10)
-            np.testing.assert_allclose(loss(*operands, "none").numpy(), each, rtol=1e-10)
+        for loss, truth, predictions, each in cases:
+            operands = batch(mesh, truth), batch(mesh, predictions)
+            close = partial(np.testing.assert_allclose, rtol=1e-7, err_msg=f"{loss} on {mesh}")
+            close(loss(*operands).item(), each.mean())
+            close(loss(*operands, "sum").item(), each.sum())
+            close(loss(*operands, "none").numpy(), each)
+    for wrong in (-0.1, 1.1):
+        for loss in (losses.binary_crossentropy, losses.categorical_crossentropy):
+            with pytest.raises(ArgumentError, match=f"{loss.__name__}: label_smoothing is {wrong}"):
+                loss(targets, p, label_smoothing=wrong)
 
 
 def test_losses_of_many_float16_numbers() -> None:
