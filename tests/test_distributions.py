@@ -169,18 +169,68 @@ ARRAYS: dict[str, list[np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_parameters_may_be_arrays_in_any_layout(name: str) -> None:
-    args = ARRAYS[name]
+FACTORS = [np.linspace(0.4, 1.1, 21).reshape(7, 3), np.array([1.0, 0.7, 0.5]), 0.8]
+"""Of the parameters of all distributions, but those that take numbers alone."""
+SPREAD = {
+    name: [p * f for p, f in zip(args, FACTORS, strict=False)]
+    for name, args in {**DRAWS, "normal": (1.0, 2.0), "uniform": (-3.0, 5.0)}.items()
+    if args and name not in {*SEVERAL, *ARRAYS, "triangular", "truncated_normal"}
+}
+
+
+@pytest.mark.parametrize(("name", "args"), [*ARRAYS.items(), *SPREAD.items()])
+def test_parameters_may_be_arrays_in_any_layout(name: str, args: list[Any]) -> None:
+    """An element depends on its place and its own parameters alone."""
     draw = getattr(gdt.random, name)
-    expected = draw((7, 3), *args, key=2)
-    alone = draw((7, 3), *[float(np.broadcast_to(a, (7, 3))[4, 1]) for a in args], key=2)
-    assert alone.tolist()[4][1] == expected.tolist()[4][1]
+    for options in ({"dtype": "float32"}, {}):
+        expected = draw((7, 3), *args, key=2, **options)
+        assert expected.dtype == options.get("dtype", expected.dtype)
+        for i in ((4, 1), (0, 2), (6, 0)):
+            own = [float(np.broadcast_to(a, (7, 3))[i]) for a in args]
+            alone = draw((7, 3), *own, key=2, **options).numpy()
+            rtol = 1e-6 if options else 1e-14
+            np.testing.assert_allclose(alone[i], expected.numpy()[i], rtol=rtol)
     for mesh in MESHES:
-        layouts = next(iter(choices(mesh, [2, *[a.ndim for a in args]], limit=1, seed=7)))
+        ranks = [2, *[np.ndim(a) for a in args]]
+        layouts = next(iter(choices(mesh, ranks, limit=1, seed=7)))
         placed = [gdt.asarray(a, layout=w) for a, w in zip(args, layouts[1:], strict=True)]
         x = draw((7, 3), *placed, key=2, layout=layouts[0].resolved)
         assert x.numpy().tobytes() == expected.numpy().tobytes()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
+def test_orders_and_choices_are_along_their_axis(axis: int) -> None:
+    """What stands together along the other axes stays together, but in `permuted`."""
+    x = np.arange(60).reshape(3, 4, 5)
+    n = x.shape[axis]
+    rest = lambda y: np.moveaxis(np.asarray(y), axis, 0).reshape(np.shape(y)[axis], -1)
+    rows = {tuple(row): i for i, row in enumerate(rest(x).tolist())}
+    chances = gdt.asarray(np.arange(n) * 3.0)  # of which the first is 0; divided by their sum
+    for mesh in MESHES[:3]:
+        layout = gdt.Layout([mesh.axis_names[0], None, None], mesh)
+        y = gdt.asarray(x, layout=layout)
+        for result, count, again in (
+            (gdt.random.permutation(y, axis, key=3), n, False),
+            (gdt.random.choice(y, n - 1, False, axis=axis, key=3), n - 1, False),
+            (gdt.random.choice(y, n - 1, False, chances, axis, key=3), n - 1, False),
+            (gdt.random.choice(y, 11, axis=axis, key=3), 11, True),
+            (gdt.random.choice(y, 11, True, chances, axis=axis, key=3), 11, True),
+        ):
+            found = [rows[tuple(row)] for row in rest(result).tolist()]
+            assert len(found) == count and (again or len(set(found)) == count)
+            assert found != sorted(found) or count == 2
+        assert 0 not in found
+        lines = rest(gdt.random.permuted(y, axis, key=3))
+        assert (np.sort(lines, 0) == np.sort(rest(x), 0)).all()
+        orders = {tuple(np.argsort(line).tolist()) for line in lines.T}
+        assert len(orders) > 3, "each line has an order of its own"
+        other, host = gdt.asarray(x, layout=layout), gdt.random.default_rng(3)
+        host.shuffle(other, axis)
+        same = gdt.random.default_rng(3).permutation(x, axis).tolist()
+        assert other.tolist() == same and sorted(other.ravel().tolist()) == list(range(60))
+    two = gdt.random.choice(x, (2, 3), axis=axis, key=3)
+    shape = [*x.shape[: axis % 3], 2, 3, *x.shape[axis % 3 + 1 :]]
+    assert list(two.shape) == shape
 
 
 def test_parameters_that_are_none_give_nan_or_minus_one() -> None:
