@@ -4,73 +4,91 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= auto
-# What is exhaustive may take long: a hang there ends after half an hour.
-FULL   := -o faulthandler_timeout=1800
 
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 # With it every process compiles all modules again: half of the time of `import gdt`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-layouts test-kernels test-cupy test-networks test-memory test-processes test-torch conformance fuzz soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
+# The figure in parentheses is the time that a target takes on 2 cores, after its packages are there.
+.PHONY: demo smoke test bench bench-report peers test-gpu bench-gpu peers-gpu gpu gpu-bundle clean
 
+# Trains two published models on real data and draws their curves (10 s).
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
 
+# One sample of every op, one training and two processes: whether an environment works (20 s).
+smoke: $(VENV)/test.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/smoke.py
+
+# Formatting, types, tests and the built wheel (10 minutes). FULL=layouts and so on, below, tests
+# exhaustively what `make test` holds a covering part of.
+FULLS := layouts kernels cupy networks memory processes torch conformance fuzz soak
+ifdef FULL
+test: $(if $(filter $(FULL),$(FULLS)),full-$(FULL),$(error FULL is $(FULL), and none of $(FULLS)))
+else
 test: $(VENV)/test.stamp $(VENV)/nvrtc-13.0
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --benchmark-disable
 	$(BIN)/python tests/check_wheel.py
+endif
+
+# A hang in an exhaustive test ends after half an hour.
+EXHAUSTIVE = OPENBLAS_NUM_THREADS=1 $(1)/bin/python -m pytest -o faulthandler_timeout=1800
+.PHONY: $(FULLS:%=full-%)
+$(filter-out full-torch full-conformance,$(FULLS:%=full-%)): $(VENV)/test.stamp
 
 # Every op and function in many more layouts of its operands than in `make test`.
-test-layouts: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -n $(JOBS) -m layouts_full
+full-layouts:
+	$(call EXHAUSTIVE,$(VENV)) -n $(JOBS) -m layouts_full
 
-test-kernels: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -n $(JOBS) -m "kernels_full or not gpu" tests/kernels
+# Every kernel under every option, schedule and planted bug.
+full-kernels:
+	$(call EXHAUSTIVE,$(VENV)) -n $(JOBS) -m "kernels_full or not gpu" tests/kernels
 
 # Every sample on arrays that refuse what CuPy refuses, as both versions of CuPy have it.
-test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -n $(JOBS) -m cupy_full
-	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest $(FULL) -n $(JOBS) -m "cupy_full or not gpu" \
+full-cupy: $(VENV)-cupy13/test-cupy13.stamp
+	$(call EXHAUSTIVE,$(VENV)) -n $(JOBS) -m cupy_full
+	$(call EXHAUSTIVE,$(VENV)-cupy13) -n $(JOBS) -m "cupy_full or not gpu" \
 		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
 
 # Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit;
 # a GPT of 1,000 steps under every scheme, and the networks of all 60,000 digits.
-test-networks: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m networks_full tests/test_choice.py tests/test_examples.py
+full-networks:
+	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/test_choice.py tests/test_examples.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
-test-memory: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m memory_full tests/test_caches.py
+full-memory:
+	$(call EXHAUSTIVE,$(VENV)) -m memory_full tests/test_caches.py
 
 # Every op and every relayout in two and four processes.
-test-processes: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m "processes_full or not gpu" tests/processes
-
-# A checkout of data-apis/array-api-tests (SUITE=path), on split arrays, on two meshes in both storage modes.
-EXAMPLES ?= 100
-conformance: $(VENV)-conformance/conformance.stamp
-	OPENBLAS_NUM_THREADS=1 $(VENV)-conformance/bin/python -m tests.conformance $(SUITE) --max-examples $(EXAMPLES)
-
-# 50,000 random calls of gdt's functions and of NumPy's, in random layouts.
-CALLS ?= 50000
-fuzz: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --calls $(CALLS)
+full-processes:
+	$(call EXHAUSTIVE,$(VENV)) -m "processes_full or not gpu" tests/processes
 
 # Layers on 2,000 random sizes, in random layouts, against PyTorch's: results and gradients.
 CASES ?= 2000
-test-torch: $(VENV)-torch/test-torch.stamp
+full-torch: $(VENV)-torch/test-torch.stamp
 	OPENBLAS_NUM_THREADS=1 $(VENV)-torch/bin/python -m tests.torch_layers --cases $(CASES)
+
+# A checkout of data-apis/array-api-tests (SUITE=path), on split arrays, on two meshes in both storage modes.
+EXAMPLES ?= 100
+full-conformance: $(VENV)-conformance/conformance.stamp
+	OPENBLAS_NUM_THREADS=1 $(VENV)-conformance/bin/python -m tests.conformance $(SUITE) --max-examples $(EXAMPLES)
+
+# 50,000 random calls of gdt's functions and of NumPy's, and as many random chains of views, in random layouts.
+CALLS ?= 50000
+full-fuzz:
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --calls $(CALLS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.view_chains --chains $(CALLS)
 
 # Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs;
 # and trainings that are killed 50 times, and end with the bits of one that is not.
 SECONDS ?= 120
-soak: $(VENV)/test.stamp
+full-soak:
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.processes.soak --seconds $(SECONDS)
-	GDT_KILLS=50 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) tests/test_fit.py -k killed
+	GDT_KILLS=50 $(call EXHAUSTIVE,$(VENV)) tests/test_fit.py -k killed
 
 # On a machine with an NVIDIA GPU. GPU=cuda12 or GPU=cuda13 says what to install; by itself it is what
 # the driver can run.

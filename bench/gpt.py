@@ -1,6 +1,6 @@
 """The step of examples/parallel_gpt.py in all its schemes, beside PyTorch's and JAX's.
 
-    make peers test-torch CASES=16      # an environment with gdt and PyTorch, and one with JAX
+    make peers test FULL=torch CASES=16      # an environment with gdt and PyTorch, and one with JAX
     .venv-torch/bin/python -m bench.gpt [SCHEME ...]
 
 PyTorch has one array on one thread, and JAX 8 host devices with a part of the batch each. All take

@@ -1,6 +1,6 @@
 """Attention and convolution, forwards and backwards, beside PyTorch's, on one core of the host.
 
-    make test-torch CASES=16      # an environment with both libraries
+    make test FULL=torch CASES=16      # an environment with both libraries
     .venv-torch/bin/python -m bench.layers
 
 Both take turns; a row shows the median milliseconds of a run of each, and the median ratio. PyTorch
