@@ -486,3 +486,13 @@ def test_what_errors_say_to_write_is_there() -> None:
                 getattr(place, part, None) or getattr(nn, part, None) or getattr(nn.losses, part)
             )
         assert place is not None
+
+
+def test_fit_draws_no_random_numbers_for_rows_that_it_leaves_in_order() -> None:
+    network = model()
+    before = gdt.random.generator.state
+    network.fit(X, Y, 5, shuffle=False, verbose=0)
+    network.fit([(X, Y)], verbose=0)  # whose batches are the program's
+    assert gdt.random.generator.state == before
+    network.fit(X, Y, 5, verbose=0)
+    assert gdt.random.generator.state != before

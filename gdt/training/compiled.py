@@ -270,10 +270,12 @@ def fit(
     if held_out is not None:
         x_held, y_held, weights_held = held_out
         validation = _data("fit", x_held, y_held, weights_held, rows)
-    # Mixed, so that the seeds of one state are not those of another seed some draws later.
-    seed = int(np.random.SeedSequence(random.generator.take()).generate_state(1)[0])
+    seed = None
+    if shuffle and _is_array(x):
+        # Mixed, so that the seeds of one state are not those of another seed some draws later.
+        seed = int(np.random.SeedSequence(random.generator.take()).generate_state(1)[0])
     return trainer.fit(
-        _data("fit", x, y, sample_weight, batch_size, seed if shuffle else None),
+        _data("fit", x, y, sample_weight, batch_size, seed),
         epochs,
         validation=validation,
         validation_every=validation_freq,
