@@ -1287,7 +1287,7 @@ def test_arguments_that_fit_nothing_are_refused_before_a_step(tmp_path: Path) ->
     model = compiled()
     before = [np.array(array) for array in model.state().values()]
     for wrong, options in (
-        ("validation_every is 0", {"validation_data": (X, Y), "validation_freq": 0}),
+        ("validation_freq is 0", {"validation_data": (X, Y), "validation_freq": 0}),
         ("class_weight has the item 'a': 1.0", {"class_weight": {"a": 1.0}}),
         ("class_weight is a list", {"class_weight": [1.0, 2.0]}),
         ("one array of labels, and targets", {"y": [Y, Y], "class_weight": {1: 2.0}}),

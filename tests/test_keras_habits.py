@@ -496,3 +496,10 @@ def test_fit_draws_no_random_numbers_for_rows_that_it_leaves_in_order() -> None:
     assert gdt.random.generator.state == before
     network.fit(X, Y, 5, verbose=0)
     assert gdt.random.generator.state != before
+
+
+def test_weights_without_targets_are_refused() -> None:
+    """They would be taken for the targets."""
+    for method in ("fit", "evaluate"):
+        with pytest.raises(ArgumentError, match=f"{method}: there are no targets y"):
+            getattr(model(), method)(X, sample_weight=np.ones(len(X)), verbose=0)

@@ -242,7 +242,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _step(self, batch: Any) -> Any:
         """Take a step; return its loss."""
-        results = self.trainer_.recorded("step")(*batch)
+        results = self.trainer_.recorded(self.trainer_.step)(*batch)
         self.global_step_ += 1
         return results["loss"]
 

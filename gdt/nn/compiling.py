@@ -35,7 +35,8 @@ class _Methods(dict[str, Callable[..., Any]]):
 
 
 METHODS = _Methods()
-"""The functions behind the methods of `Compilable`, by name."""
+"""The functions behind the methods of `Compilable`, by name: each takes the arguments of the
+method, with the model as `self`, by their names."""
 
 
 def own_method(model: Any, name: str) -> Callable[..., Any] | None:
@@ -109,9 +110,7 @@ class Compilable(Stateful):
         >>> model.predict(np.ones((1, 1), "float32"), verbose=0).round(1).tolist()
         [[3.0]]
         """
-        METHODS["compile"](
-            self, optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm, options
-        )
+        METHODS["compile"](**locals())
 
     @compared_first
     def fit(
@@ -149,11 +148,7 @@ class Compilable(Stateful):
 
         Raises ArgumentError before `compile`; ShapeError where arrays differ in their rows.
         """
-        return METHODS["fit"](
-            self, x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data,
-            shuffle, class_weight, sample_weight, initial_epoch, steps_per_epoch, validation_steps,
-            validation_batch_size, validation_freq, resume, save_every,
-        )  # fmt: skip
+        return METHODS["fit"](**locals())
 
     @compared_first
     def evaluate(
@@ -169,9 +164,7 @@ class Compilable(Stateful):
     ) -> Any:
         """Return loss and metrics as a list, the loss alone where there are no metrics, or as a
         dict; means over rows."""
-        return METHODS["evaluate"](
-            self, x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict
-        )
+        return METHODS["evaluate"](**locals())
 
     @compared_first
     def predict(
@@ -183,7 +176,7 @@ class Compilable(Stateful):
         callbacks: Any = None,
     ) -> Any:
         """Return the predictions for all rows as one NumPy array."""
-        return METHODS["predict"](self, x, batch_size, verbose, steps, callbacks)
+        return METHODS["predict"](**locals())
 
     @compared_first
     def train_on_batch(
@@ -195,20 +188,19 @@ class Compilable(Stateful):
         return_dict: bool = False,
     ) -> Any:
         """Take one step; return loss and metrics of the batch as `evaluate` does."""
-        return METHODS["train_on_batch"](self, x, y, sample_weight, class_weight, return_dict)
+        return METHODS["train_on_batch"](**locals())
 
     @compared_first
     def test_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Return loss and metrics of one batch in evaluation mode as `evaluate` does."""
-        rows = METHODS["rows_of_batch"]("test_on_batch", x=x, y=y)
-        return self.evaluate(x, y, rows, 0, sample_weight=sample_weight, return_dict=return_dict)
+        return METHODS["test_on_batch"](**locals())
 
     @compared_first
     def predict_on_batch(self, x: Any) -> Any:
         """Return the predictions for one batch as a NumPy array."""
-        return self.predict(x, METHODS["rows_of_batch"]("predict_on_batch", x=x), 0)
+        return METHODS["predict_on_batch"](**locals())
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """Take one step with a batch (x, y) or (x, y, weights); return its results by name.
@@ -236,15 +228,13 @@ class Compilable(Stateful):
         >>> sorted(model.fit(x, x, verbose=0).history)
         ['loss', 'rate']
         """
-        results: dict[str, Any] = METHODS["train_step"](self, data)
-        return results
+        return METHODS["train_step"](**locals())  # type: ignore[no-any-return]
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """Measure a batch (x, y) or (x, y, weights); return its results by name. See `train_step`.
 
         Raises ArgumentError before `compile`."""
-        results: dict[str, Any] = METHODS["test_step"](self, data)
-        return results
+        return METHODS["test_step"](**locals())  # type: ignore[no-any-return]
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
@@ -252,8 +242,7 @@ class Compilable(Stateful):
         """Return the loss of a batch, by the loss that `compile` was given. See `train_step`.
 
         Raises ArgumentError before `compile`, and where that was given no loss."""
-        loss: DistributedArray = METHODS["compute_loss"](self, y, y_pred, sample_weight)
-        return loss
+        return METHODS["compute_loss"](**locals())  # type: ignore[no-any-return]
 
     def get_weights(self) -> list[np.ndarray]:
         """Return all arrays of `state()`, in its order, as NumPy arrays."""

@@ -1,11 +1,11 @@
 """Training: `Trainer` with fit, evaluate and predict, and callbacks as in Keras.
 
 `Trainer` has the loop's words in gdt's terms: batches, epochs, a history. `model.compile` and
-`model.fit` say the same in Keras' words (`gdt.training.compiled`). A call of `fit` is a `Fit`; its
+`model.fit` say the same in Keras' words (`gdt.training.keras`). A call of `fit` is a `Fit`; its
 state is saved as one file, so that a training that ended goes on bitwise as if it had not.
 """
 
-from gdt.training import compiled
+from gdt.training import keras as keras
 from gdt.training.batches import evaluating
 from gdt.training.callback import Callback, LambdaCallback
 from gdt.training.callbacks import (

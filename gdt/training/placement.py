@@ -20,7 +20,7 @@ from gdt.state.trees import mapped
 from gdt.training.batches import class_weights, pair
 
 
-class Placement:
+class BatchPlacement:
     """The function that places batches for a model; it looks at the model until that has all
     arrays.
 

@@ -80,7 +80,7 @@ class Rewind:
         if not self.repeats:
             return 0
         for done, batch in enumerate(self.batches[:count]):
-            self.trainer.recorded("step")(*batch)
+            self.trainer.recorded(self.trainer.step)(*batch)
             if not is_finite(self.trainer.model):
                 return self.go_back(done)
         return min(count, len(self.batches))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from gdt.arguments import check_takes, checked_class, shown_value
+from gdt.arguments import check_takes, checked_class
 from gdt.data.feed import REITERABLE, Feed
 from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
@@ -22,28 +21,22 @@ from gdt.optim.names import optimizer_of
 from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
-from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh
 from gdt.state.trees import leaves, mapped
 from gdt.training.batches import (
-    ARRAYS_AS_BATCHES,
     check_batches,
-    check_class_weight,
     check_count,
     check_ranks,
     check_rows,
     evaluating,
-    length_of,
     pair,
     rows_of,
 )
-from gdt.training.callback import as_callbacks
 from gdt.training.display import Display
-from gdt.training.file_callbacks import BackupAndRestore
 from gdt.training.fitting import Fit
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement, measures_of
-from gdt.training.placement import Placement, check_mesh
+from gdt.training.placement import BatchPlacement, check_mesh
 from gdt.training.steps import Steps
 from gdt.training.strategies import current_strategy
 
@@ -134,18 +127,18 @@ class Trainer(Steps):
 
     # ---- recorded steps
 
-    def recorded(self, name: str) -> Callable[..., Any]:
-        """Return one of the trainer's methods, recorded unless the trainer is eager."""
-        method: Callable[..., Any] = getattr(self, name)
+    def recorded(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of the trainer, recorded unless the trainer is eager."""
         if self.eager:
             return method
-        programs = self.session.programs
+        programs, name = self.session.programs, method.__name__
         if name not in programs:
             programs[name] = function(method)
+        program = programs[name]
 
         def call(*args: Any) -> Any:
             try:
-                return programs[name](*args)
+                return program(*args)
             except FunctionError as problem:
                 problem.add_note("  Trainer(eager=True) runs its steps as they are written.")
                 raise
@@ -166,10 +159,7 @@ class Trainer(Steps):
         Their rows are split over the axes of the strategy in whose scope the trainer was made, or
         over the first axis of the mesh.
         """
-        return Placement(self.model, self.batch_axes)(batch)
-
-    def _feed(self, batches: Any, prefetch: int = 0, class_weight: Any = None) -> Feed:
-        return Feed(batches, Placement(self.model, self.batch_axes, class_weight), prefetch)
+        return BatchPlacement(self.model, self.batch_axes)(batch)
 
     # ---- training
 
@@ -193,7 +183,7 @@ class Trainer(Steps):
         epochs: int = 1,
         *,
         validation: Iterable[Any] | None = None,
-        validation_every: int | Sequence[int] = 1,
+        validation_freq: int | Sequence[int] = 1,
         validation_steps: int | None = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
@@ -213,7 +203,7 @@ class Trainer(Steps):
 
         batches, validation: iterables of (x, y) or (x, y, weights), such as `gdt.data.Batches`,
             lists, and the loaders of grain and PyTorch.
-        validation_every: after every how many epochs to validate, or after which ones, from 1.
+        validation_freq: after every how many epochs to validate, or after which ones, from 1.
         initial_epoch: the number of epochs that were done before. class_weight: factors of the
             losses of rows by their labels, integers or one-hot; other labels have the factor 1.
         callbacks: one or several `gdt.training.Callback` objects, and functions of the number of
@@ -235,66 +225,8 @@ class Trainer(Steps):
         which row, and the model, its optimizer and the random state are as before that step. For
         this a copy of them is kept; the callback `TerminateOnNaN` ends a training without.
         """
-        self._check_fit(batches, validation, epochs, initial_epoch, steps_per_epoch)
-        if (strategy := current_strategy()) is not None:
-            check_mesh("Trainer.fit", self.model, strategy.mesh)
-        check_count("Trainer.fit", "prefetch", prefetch, 0)
-        for name, count in (
-            ("validation_every", validation_every if isinstance(validation_every, int) else None),
-            ("validation_steps", validation_steps),
-            ("steps_per_epoch", steps_per_epoch),
-            ("save_every", save_every),
-        ):
-            check_count("Trainer.fit", name, count)
-        if class_weight is not None:
-            check_class_weight(class_weight)
-        callbacks = as_callbacks(callbacks)
-        for backup in [c for c in callbacks if isinstance(c, BackupAndRestore)]:
-            resume = resume or backup.backup_dir
-            save_every = save_every or backup.period
-        if save_every is not None and resume is None:
-            problem = f"save_every is {save_every}, and there is no resume"
-            remedy = "Name the folder of the checkpoints: resume=folder."
-            raise error(ArgumentError, "Trainer.fit", problem, remedy=remedy)
-        display = Display(console, show and processes.current().index == 0)
-        fit = Fit(
-            self,
-            self._feed(batches, prefetch, class_weight),
-            epochs,
-            epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            total=steps_per_epoch or length_of(batches),
-            validate=None
-            if validation is None
-            else lambda: self.evaluate(validation, steps=validation_steps),
-            validation_every=validation_every,
-            callbacks=callbacks,
-            folder=None if resume is None else Path(resume),
-            save_every=save_every,
-            display=display,
-        )
-        return fit.run(title)
-
-    def _check_fit(
-        self, batches: Any, validation: Any, epochs: Any, initial_epoch: int, steps: int | None
-    ) -> None:
-        """Raise ArgumentError for arguments of `fit` that do not fit together."""
-        op = "Trainer.fit"
-        if not isinstance(epochs, int):
-            problem = f"epochs is {shown_value(epochs)}, not an int"
-            remedy = "Pass 1 or more." if isinstance(epochs, float | str) else ARRAYS_AS_BATCHES
-            raise error(ArgumentError, op, problem, remedy=remedy)
-        for name, number in (("epochs", epochs), ("initial_epoch", initial_epoch)):
-            if number < 0:
-                raise error(ArgumentError, op, f"{name} is {number}", remedy="Pass 0 or more.")
-        for name, iterable in (("batches", batches), ("validation", validation)):
-            if iterable is not None or name == "batches":
-                check_batches(op, name, iterable)
-            ends = name == "validation" or steps is None
-            if epochs - initial_epoch > 1 and isinstance(iterable, Iterator) and ends:
-                class_name = type(iterable).__name__
-                problem = f"{name} is a {class_name}, which ends with the first epoch of {epochs}"
-                raise error(ArgumentError, op, problem, remedy=REITERABLE)
+        options = {name: value for name, value in locals().items() if name != "self"}
+        return Fit(self, **options).run()
 
     # ---- evaluation
 
@@ -307,7 +239,7 @@ class Trainer(Steps):
         Raises ArgumentError after a block that has found no batch."""
         check_batches(op, "batches", batches)
         check_count(op, "steps", steps)
-        feed = self._feed(batches)
+        feed = Feed(batches, BatchPlacement(self.model, self.batch_axes))
         try:
             with evaluating(self.model):
                 yield feed.take(steps)
@@ -322,7 +254,7 @@ class Trainer(Steps):
         steps: how many batches to use; None for all. Raises ArgumentError if there is no batch, as
         in an iterator that has ended.
         """
-        measurement, step = Measurement(self.metrics), self.recorded("test_step")
+        measurement, step = Measurement(self.metrics), self.recorded(self.test_step)
         with self._evaluation("Trainer.evaluate", batches, steps) as placed:
             for batch in placed:
                 x, y, weights = pair(batch, "evaluate")
@@ -336,7 +268,7 @@ class Trainer(Steps):
         batches: of inputs x, or of tuples that begin with them. steps: how many to use; None for
         all. The result has the structure of the model's, with the batches joined along axis 0.
         """
-        parts, step = [], self.recorded("_predicted")
+        parts, step = [], self.recorded(self._predicted)
         with self._evaluation("Trainer.predict", batches, steps) as placed:
             for batch in placed:
                 x = batch[0] if isinstance(batch, tuple | list) else batch
