@@ -1,4 +1,4 @@
-"""`make smoke`: in under a minute, one sample of every op on one mesh, a training, and two processes.
+"""`make smoke`: in under a minute, a sample of every op on one mesh, a training, two processes.
 
 It says early that something is broken; that nothing is, `make test` says.
 """
@@ -35,7 +35,8 @@ def test_recorded_training_is_the_written_one() -> None:
     def losses(strategy: gdt.Strategy, *, run_eagerly: bool) -> list[float]:
         gdt.random.seed(0)  # of the order of rows
         with strategy.scope():
-            model = gdt.nn.Sequential(gdt.nn.Dense(4, 8, activation="tanh", key=0), gdt.nn.Dense(8, 2, key=1))
+            hidden = gdt.nn.Dense(4, 8, activation="tanh", key=0)
+            model = gdt.nn.Sequential(hidden, gdt.nn.Dense(8, 2, key=1))
             model.compile(gdt.optim.Adam(0.01), "mse", run_eagerly=run_eagerly)
         return list(model.fit(x, y, epochs=5, verbose=0)["loss"])
 

@@ -1,7 +1,8 @@
 """What gdt uses of CuPy exists in the CuPy that is installed, and takes what it is given.
 
-`make test FULL=cupy` asks the other version too. What is used is read from gdt's source, so that nothing
-can be forgotten; methods of CuPy's objects, whose types the source does not tell, are listed.
+`make test FULL=cupy` asks the other version too. What is used is read from gdt's source, so that
+nothing can be forgotten; methods of CuPy's objects, whose types the source does not tell, are
+listed.
 """
 
 from __future__ import annotations

@@ -1142,8 +1142,8 @@ def newest(folder: Path) -> int:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_trainings_end_with_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
-    """Each of some kills (`make test FULL=soak`: 50) meets a training that runs: where one has ended before,
-    it is compared, and another one begins."""
+    """Each of some kills (`make test FULL=soak`: 50) meets a training that runs: where one has
+    ended before, it is compared, and another one begins."""
     expected = training(None, [stopping()])
     chance, kills = random.Random(0), int(os.environ.get("GDT_KILLS", "3"))
     for number in itertools.count():

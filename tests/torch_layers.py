@@ -1,8 +1,8 @@
 """A differential fuzz of layers: gdt's, in random layouts, against PyTorch's on random sizes.
 
-`make test FULL=torch CASES=2000` compares results and gradients in all floating-point arrays, reports
-every case that differs beyond rounding, and exits with 1 if there is one. Every case is drawn from
-a seed of its own: `python -m tests.torch_layers --first SEED --cases 1` repeats it.
+`make test FULL=torch CASES=2000` compares results and gradients in all floating-point arrays,
+reports every case that differs beyond rounding, and exits with 1 if there is one. Every case is
+drawn from a seed of its own: `python -m tests.torch_layers --first SEED --cases 1` repeats it.
 """
 
 from __future__ import annotations
