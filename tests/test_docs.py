@@ -117,6 +117,12 @@ def test_public_functions_of_arrays_have_an_example(name: str) -> None:
     assert ">>> " in getattr(gdt, name).__doc__
 
 
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
 def test_public_methods_have_docstrings() -> None:
     without = []
     for module_name in modules():
@@ -141,6 +147,9 @@ PAGES = [
     "docs/adding-an-op.md",
     "docs/parallel-training.md",
     "docs/layers.md",
+    "docs/recorded-steps.md",
+    "docs/training.md",
+    "docs/benchmarks.md",
 ]
 
 

@@ -22,8 +22,8 @@ from gdt.sharding import devices, processes
 pytest_plugins = ["pytester"]
 
 ROOT = Path(gdt.__file__).parent.parent
-(README_EXAMPLE,) = re.findall(
-    r"```python\n(# test_scaling.py\n.*?)```", (ROOT / "README.md").read_text(), re.S
+(EXAMPLE_OF_THE_DOCS,) = re.findall(
+    r"```python\n(# test_scaling.py\n.*?)```", (ROOT / "docs/benchmarks.md").read_text(), re.S
 )
 FAST = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=3"]
 
@@ -50,7 +50,7 @@ def run(pytester, monkeypatch):
 
 
 def test_example_of_the_readme_runs_on_all_virtual_devices(run):
-    result, found, whole = run(README_EXAMPLE, "-rs")
+    result, found, whole = run(EXAMPLE_OF_THE_DOCS, "-rs")
     sizes = [(True, 2), (True, 4), (True, 8), (False, 1), (False, 2), (False, 4), (False, 8)]
     gpus = devices.DEVICE_COUNTS["cuda"]()
     result.assert_outcomes(passed=7 + sum(p <= gpus if a else gpus > 0 for a, p in sizes),
