@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gdt.arguments import fits, shown_value
+from gdt.arguments import checked, fits, shown_value
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error, frame_of_user, type_text
 from gdt.nn import activations
@@ -66,16 +66,25 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     hidden_layer_sizes: tuple[int, ...] = ()
     activation = "relu"
-    optimizer: Any
-    max_iter: int
-    batch_size: int | None
-    strategy: Strategy | Mesh | None
-    random_state: Any
-    alpha: float
-    tol: float
-    learning_rate_init: float | None
-    n_iter_no_change: int
-    _adam_rate = 0.02  # columns are about 1 in size
+    _adam_rate = 0.1  # weights begin at 0
+
+    @checked
+    def __init__(
+        self,
+        optimizer: Any = None,
+        max_iter: int = 200,
+        batch_size: int | None = None,
+        strategy: Strategy | Mesh | None = None,
+        random_state: Any = None,
+        *,
+        alpha: float = 0.0,
+        tol: float = 1e-4,
+        learning_rate_init: float | None = None,
+        n_iter_no_change: int = 10,
+    ) -> None:
+        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
+        self.strategy, self.random_state, self.alpha, self.tol = strategy, random_state, alpha, tol
+        self.learning_rate_init, self.n_iter_no_change = learning_rate_init, n_iter_no_change
 
     # ---- what a subclass has
 
@@ -286,8 +295,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             number of steps of all calls, beyond which none is taken.
         """
         op = f"{type(self).__name__}.train"
-        for name, count in (("steps", steps), ("max_steps", max_steps)):
-            check_count(op, name, count)
+        check_count(op, "steps", steps)
+        check_count(op, "max_steps", max_steps)
         if hooks:
             problem = f"hooks is {shown_value(hooks)}, and nothing calls them"
             remedy = "Call train again, and look at evaluate, between some steps."
@@ -297,41 +306,42 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         steps = steps if max_steps is None else max_steps - getattr(self, "global_step_", 0)
         if steps is not None and steps <= 0:
             return self
-        count = 0
-        for features, targets in itertools.islice(pairs_of(input_fn, steps), steps):
-            y = np.asarray(targets)
-            y = y.reshape(len(y), -1) if self._takes_columns else y
-            self._update(self._columns(op, features), y)
-            count += 1
-        if not count:
-            raise error(ArgumentError, op, "input_fn returned no batch")
+        for X, y in self._batches(op, pairs_of(input_fn, steps), steps):
+            self._update(X, y)
         return self
 
     def evaluate(self, input_fn: InputFn, steps: int | None = None) -> dict[str, float]:
         """Return average_loss, loss (the sum over a batch, on average), global_step and others."""
         check_is_fitted(self, "model_")
-        check_input_fn(input_fn)
         op = f"{type(self).__name__}.evaluate"
         check_count(op, "steps", steps)
-        rows, batches, total = 0, 0, 0.0
-        labels, outputs = [], []
-        for features, targets in itertools.islice(pairs_of(input_fn), steps):
-            raw, y = self._raw(self._columns(op, features)), np.asarray(targets)
-            y = self._targets(y.reshape(len(y), -1) if self._takes_columns else y, False)
+        total, labels, outputs = 0.0, [], []
+        for X, targets in self._batches(op, pairs_of(input_fn), steps):
+            raw, y = self._raw(X), self._targets(targets, False)
             total += float(self._loss(asarray(y), asarray(raw), "sum"))
-            rows, batches = rows + len(y), batches + 1
             labels.append(y)
             outputs.append(raw)
-        if not batches:
-            raise error(ArgumentError, op, "input_fn returned no batch")
         y, raw = np.concatenate(labels), np.concatenate(outputs)
-        values = y.size if self._takes_columns else rows
         return {
-            "average_loss": total / values,
-            "loss": total / batches,
+            "average_loss": total / y.size,
+            "loss": total / len(labels),
             **self._measured(y, raw),
             "global_step": self.global_step_,
         }
+
+    def _batches(
+        self, op: str, pairs: Iterator[tuple[Any, Any]], steps: int | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the features of at most `steps` batches as columns, and their targets.
+
+        Raises ArgumentError where there is no batch."""
+        y = None
+        for features, targets in itertools.islice(pairs, steps):
+            y = np.asarray(targets)
+            X = self._columns(op, features)
+            yield X, y.reshape(len(y), -1) if self._takes_columns else y
+        if y is None:
+            raise error(ArgumentError, op, "input_fn returned no batch")
 
     def _features(self, input_fn: InputFn) -> Iterator[np.ndarray]:
         """Yield the columns of all batches of an input function, which may have no targets."""
@@ -360,16 +370,39 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
 
-def check_input_fn(input_fn: Any) -> None:
-    """Raise ArgumentError for what is no function."""
-    if not callable(input_fn):
-        problem = f"input_fn is {shown_value(input_fn)}, not a function"
-        raise error(ArgumentError, "input_fn", problem, remedy="Write lambda: (features, targets).")
+class Perceptron(Estimator):
+    """The arguments of multilayer perceptrons."""
+
+    _adam_rate = 0.02  # columns are about 1 in size
+
+    @checked
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = (32,),
+        activation: str = "relu",
+        optimizer: Any = "adam",
+        max_iter: int = 200,
+        batch_size: int | None = None,
+        strategy: Strategy | Mesh | None = None,
+        random_state: Any = None,
+        *,
+        alpha: float = 0.0,
+        tol: float = 1e-4,
+        learning_rate_init: float | None = None,
+        n_iter_no_change: int = 10,
+    ) -> None:
+        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
+        super().__init__(
+            optimizer, max_iter, batch_size, strategy, random_state, alpha=alpha, tol=tol,
+            learning_rate_init=learning_rate_init, n_iter_no_change=n_iter_no_change,
+        )  # fmt: skip
 
 
 def pairs_of(input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any]]:
     """Yield the batches of an input function; a pair that it returns is yielded `count` times."""
-    check_input_fn(input_fn)
+    if not callable(input_fn):
+        problem = f"input_fn is {shown_value(input_fn)}, not a function"
+        raise error(ArgumentError, "input_fn", problem, remedy="Write lambda: (features, targets).")
     data = input_fn()
     if not isinstance(data, Iterable):
         problem = f"input_fn returned {type_text(data)}, which yields no batches"

@@ -10,14 +10,10 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from gdt.arguments import checked
 from gdt.errors import ArgumentError, error
-from gdt.estimators.base import Estimator, InputFn
-from gdt.estimators.regressors import LinearRegressor, MLPRegressor
+from gdt.estimators.base import Estimator, InputFn, Perceptron
 from gdt.metrics import AUC
 from gdt.nn import losses
-from gdt.sharding.mesh import Mesh
-from gdt.training.strategies import Strategy
 
 
 class _Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
@@ -99,7 +95,8 @@ def _softmax(raw: np.ndarray) -> np.ndarray:
 class LinearClassifier(_Classifier):
     """A softmax regression by gradient descent on a mesh.
 
-    optimizer: its name, or a function that makes it. For the others see LinearRegressor.
+    optimizer: its name, or a function that makes it; None for Adam. For the others see
+    LinearRegressor.
 
     >>> import numpy as np
     >>> from gdt.estimators import LinearClassifier
@@ -109,28 +106,8 @@ class LinearClassifier(_Classifier):
     ['yes']
     """
 
-    _adam_rate = LinearRegressor._adam_rate
 
-    @checked
-    def __init__(
-        self,
-        optimizer: Any = "adam",
-        max_iter: int = 200,
-        batch_size: int | None = None,
-        strategy: Strategy | Mesh | None = None,
-        random_state: Any = None,
-        *,
-        alpha: float = 0.0,
-        tol: float = 1e-4,
-        learning_rate_init: float | None = None,
-        n_iter_no_change: int = 10,
-    ) -> None:
-        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
-        self.strategy, self.random_state, self.alpha, self.tol = strategy, random_state, alpha, tol
-        self.learning_rate_init, self.n_iter_no_change = learning_rate_init, n_iter_no_change
-
-
-class MLPClassifier(_Classifier):
+class MLPClassifier(_Classifier, Perceptron):
     """A classifier by a multilayer perceptron on a mesh; arguments as in MLPRegressor.
 
     >>> import numpy as np
@@ -140,5 +117,3 @@ class MLPClassifier(_Classifier):
     >>> classifier.score(x, abs(x[:, 0]) > 0.5) > 0.9
     True
     """
-
-    __init__ = MLPRegressor.__init__

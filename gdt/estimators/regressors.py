@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from gdt.arguments import checked
-from gdt.estimators.base import Estimator, InputFn
+from gdt.estimators.base import Estimator, InputFn, Perceptron
 from gdt.linalg import lstsq
 from gdt.nn import losses
 from gdt.ops.elementwise import sqrt
 from gdt.ops.joining import concat
-from gdt.sharding.mesh import Mesh
-from gdt.training.strategies import Strategy
 
 
 class _Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
@@ -81,26 +78,6 @@ class LinearRegressor(_Regressor):
     10
     """
 
-    _adam_rate = 0.1  # weights begin at 0
-
-    @checked
-    def __init__(
-        self,
-        optimizer: Any = None,
-        max_iter: int = 200,
-        batch_size: int | None = None,
-        strategy: Strategy | Mesh | None = None,
-        random_state: Any = None,
-        *,
-        alpha: float = 0.0,
-        tol: float = 1e-4,
-        learning_rate_init: float | None = None,
-        n_iter_no_change: int = 10,
-    ) -> None:
-        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
-        self.strategy, self.random_state, self.alpha, self.tol = strategy, random_state, alpha, tol
-        self.learning_rate_init, self.n_iter_no_change = learning_rate_init, n_iter_no_change
-
     def _fit(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
         if self.optimizer is not None:
             super()._fit(X, y, weights)
@@ -119,11 +96,11 @@ class LinearRegressor(_Regressor):
         self.n_iter_ = self.global_step_ = 1
 
 
-class MLPRegressor(_Regressor):
-    """A regression by a multilayer perceptron on a mesh; arguments as in LinearRegressor.
+class MLPRegressor(_Regressor, Perceptron):
+    """A regression by a multilayer perceptron on a mesh.
 
     hidden_layer_sizes: the units of the hidden layers. activation: its name. optimizer: its name,
-    or a function that makes it.
+    or a function that makes it. For the others see LinearRegressor.
 
     >>> import numpy as np
     >>> from gdt.estimators import MLPRegressor
@@ -131,24 +108,3 @@ class MLPRegressor(_Regressor):
     >>> MLPRegressor(random_state=0).fit(x, np.abs(x[:, 0])).score(x, np.abs(x[:, 0])) > 0.9
     True
     """
-
-    @checked
-    def __init__(
-        self,
-        hidden_layer_sizes: tuple[int, ...] = (32,),
-        activation: str = "relu",
-        optimizer: Any = "adam",
-        max_iter: int = 200,
-        batch_size: int | None = None,
-        strategy: Strategy | Mesh | None = None,
-        random_state: Any = None,
-        *,
-        alpha: float = 0.0,
-        tol: float = 1e-4,
-        learning_rate_init: float | None = None,
-        n_iter_no_change: int = 10,
-    ) -> None:
-        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
-        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
-        self.strategy, self.random_state, self.alpha, self.tol = strategy, random_state, alpha, tol
-        self.learning_rate_init, self.n_iter_no_change = learning_rate_init, n_iter_no_change
