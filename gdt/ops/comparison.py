@@ -12,6 +12,7 @@ from gdt.array.output import into
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.op import Op, declared, op
 from gdt.engine.plan import Memory
+from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.choice_loop import where_loop
 from gdt.ops.elementwise import (
     BOOL,
@@ -19,12 +20,14 @@ from gdt.ops.elementwise import (
     PROMOTED,
     REAL,
     TERNARY,
+    astype,
     binary,
     like,
     positive,
     unary,
     zero,
 )
+from gdt.ops.shapes import broadcast_to
 
 __all__ = [
     "bitwise_and",
@@ -193,6 +196,22 @@ where.vjp(
     lambda g, out, condition, x, y: like(where(condition, g, 0), x),
     lambda g, out, condition, x, y: like(where(condition, 0, g), y),
 )
+
+
+def only_where(
+    name: str, x: Any, mask: Any, otherwise: Any
+) -> tuple[DistributedArray, DistributedArray]:
+    """`x` with `otherwise` where the mask is false, and the mask in the shape of `x`."""
+    x, mask = as_operands(name, x=x, where=mask)
+    if mask.dtype.kind != "b":
+        problem = f"where is {mask.dtype}, not bool"
+        raise error(ArgumentError, name, problem, operands={"x": x.type})
+    try:
+        mask = broadcast_to(mask, x.shape)
+    except ShapeError:
+        problem = f"where of shape {list(mask.shape)} does not fit"
+        raise error(ShapeError, name, problem, operands={"x": x.type}) from None
+    return astype(where(mask, x, otherwise), x.dtype), mask
 
 
 @op(TERNARY, linear="g")

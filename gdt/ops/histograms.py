@@ -16,7 +16,6 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.engine.op import op
 from gdt.engine.whole_arrays import are_unwatched, array_of_whole, whole_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import clip, equal, logical_and, where
@@ -26,6 +25,7 @@ from gdt.ops.extrema import max_, min_
 from gdt.ops.quantiles import quantile
 from gdt.ops.reductions import mean, sum_
 from gdt.ops.rows import scatter_rows
+from gdt.ops.searching import count_edges
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import std
 from gdt.ops.taking import LARGE, add_at
@@ -42,16 +42,6 @@ __all__ = [
 
 Block = Any
 Edges = list[DistributedArray]
-
-
-@op("..., k -> ...", whole="k", fill={"x": None})
-def count_edges(xp: Any, x: Block, edges: Block, /, side: str = "right") -> Block:
-    """The number of `edges`, (k,) and sorted, that are not above x; of those below x if `side` is
-    "left"."""
-    return xp.searchsorted(edges.reshape(-1), x, side=side)
-
-
-count_edges.vjp(None, None)
 
 
 # ---------------------------------------------------------------- bincount

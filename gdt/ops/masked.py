@@ -10,34 +10,17 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops.comparison import maximum, minimum, where
+from gdt.errors import ShapeError, error
+from gdt.ops.comparison import maximum, minimum, only_where
 from gdt.ops.creation import full
 from gdt.ops.elementwise import add, astype, divide, multiply
 from gdt.ops.extrema import max_, min_
 from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, sum_
 from gdt.ops.scans import prod
-from gdt.ops.shapes import broadcast_to
 from gdt.sharding.dtypes import kind_of, promoted
 from gdt.sharding.layout import Layout
 
 Binary = Callable[[Any, Any], DistributedArray]
-
-
-def only_where(
-    name: str, x: Any, mask: Any, otherwise: Any
-) -> tuple[DistributedArray, DistributedArray]:
-    """`x` with `otherwise` where the mask is false, and the mask in the shape of `x`."""
-    x, mask = as_operands(name, x=x, where=mask)
-    if mask.dtype.kind != "b":
-        problem = f"where is {mask.dtype}, not bool"
-        raise error(ArgumentError, name, problem, operands={"x": x.type})
-    try:
-        mask = broadcast_to(mask, x.shape)
-    except ShapeError:
-        problem = f"where of shape {list(mask.shape)} does not fit"
-        raise error(ShapeError, name, problem, operands={"x": x.type}) from None
-    return astype(where(mask, x, otherwise), x.dtype), mask
 
 
 def _in_dtype(initial: Any, dtype: np.dtype) -> Any:

@@ -57,6 +57,16 @@ def search_whole(xp: Any, x: Block, queries: Block, /, side: str = "left") -> Bl
 search_whole.vjp(None, None)
 
 
+@op("..., k -> ...", whole="k", fill={"x": None})
+def count_edges(xp: Any, x: Block, edges: Block, /, side: str = "right") -> Block:
+    """The number of `edges`, (k,) and sorted, that are not above x; of those below x if `side` is
+    "left"."""
+    return xp.searchsorted(edges.reshape(-1), x, side=side)
+
+
+count_edges.vjp(None, None)
+
+
 Answer = Callable[[Sequence[Block], Sequence[Block] | None, int, Block], Block]
 
 

@@ -21,7 +21,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
-from gdt.ops.comparison import maximum
+from gdt.ops.comparison import maximum, only_where
 from gdt.ops.elementwise import (
     astype,
     checked_dtype,
@@ -33,7 +33,6 @@ from gdt.ops.elementwise import (
     subtract,
     widened_half,
 )
-from gdt.ops.masked import only_where
 from gdt.ops.nn.batch_norm.kernels import moments_kernel
 from gdt.ops.nn.batch_norm.loops import moments_loop
 from gdt.ops.reductions import (
