@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from gdt import distributed, fft, linalg, ops, random, settings
+from gdt import distributed, fft, functions, linalg, ops, random, settings
 from gdt.array import array as array_module
 from gdt.array import fetching
 from gdt.array.array import *
@@ -20,13 +20,14 @@ from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
 from gdt.errors.foreign_names import NAMES, no_attribute
+from gdt.functions import *
+from gdt.functions import constants, lib, numpys
+from gdt.functions.constants import *
+from gdt.functions.dtypes import namespace_info as __array_namespace_info__
+from gdt.functions.numpys import *
 from gdt.linalg import fitting
 from gdt.linalg.fitting import *
 from gdt.ops import *
-from gdt.ops import constants, lib, numpys
-from gdt.ops.constants import *
-from gdt.ops.dtypes import namespace_info as __array_namespace_info__
-from gdt.ops.numpys import *
 from gdt.programs import function as function_module
 from gdt.programs.function import *
 from gdt.settings import *
@@ -93,6 +94,7 @@ __all__ += derivatives.__all__
 __all__ += fetching.__all__
 __all__ += fitting.__all__
 __all__ += function_module.__all__
+__all__.extend(functions.PUBLIC)
 __all__ += layout.__all__
 __all__ += mesh.__all__
 __all__ += numpys.__all__

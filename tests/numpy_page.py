@@ -50,7 +50,7 @@ def how(name: str) -> str:
         whole = " ".join(sorted(function.declaration.whole))
         text = f"op `{rule}`" if isinstance(rule, str) else "op, its rule by axes"
         return f"{text}, whole `{whole}`" if whole else text
-    chapter = function.__module__.removeprefix("gdt.ops.")
+    chapter = function.__module__.removeprefix("gdt.ops.").removeprefix("gdt.functions.")
     return f"function of ops, `{chapter}`"
 
 

@@ -139,7 +139,7 @@ NOT_CALLED = {
 }  # fmt: skip
 
 
-NOT_CALLED |= {*gdt.ops.constants.__all__, *gdt.ops.numpys.__all__, *ALIASES}
+NOT_CALLED |= {*gdt.functions.constants.__all__, *gdt.functions.numpys.__all__, *ALIASES}
 
 
 def test_every_public_name_is_called() -> None:

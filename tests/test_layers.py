@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ ROOT = Path(gdt.__file__).parent
 # From the bottom to the top: a package or module of `gdt/` may import from those before it.
 FLOORS = [
     "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
-    "array", "state", "distributed", "engine", "ops", "fft", "linalg", "random", "programs",
-    "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "training", "saving", "estimators",
-    "debug", "testing", "benchmark", "interop",
+    "array", "state", "distributed", "engine", "ops", "functions", "fft", "linalg", "random",
+    "programs", "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "training", "saving",
+    "estimators", "debug", "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 
@@ -27,18 +28,21 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+NAMES = {dotted(p) for p in FILES}
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Return the gdt modules that a file imports, those for annotations alone included."""
-    names = {dotted(p) for p in FILES}
     modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             modules |= {a.name[4:] for a in node.names if a.name.startswith("gdt.")}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gdt":
             module = str(node.module).removeprefix("gdt").removeprefix(".")
-            inner = {f"{module}.{a.name}".removeprefix(".") for a in node.names} & names
+            inner = {f"{module}.{a.name}".removeprefix(".") for a in node.names} & NAMES
             modules |= inner or {module}
-    return modules & names - {dotted(path)}
+    return modules & NAMES - {dotted(path)}
 
 
 def test_the_floors_are_what_is_there() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.ops.printing import edges
+from gdt.functions.printing import edges
 from gdt.testing import choices, meshes, placed
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.functions.quantiles import METHODS
 from gdt.ops import order_statistics
-from gdt.ops.quantiles import METHODS
 
 from .allocations import allocations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name; `public` and `gdt.op` add to them
 # The same without a look at the arguments when a call fails: for operators, which look first.
 UNCHECKED: dict[str, Callable[..., Any]] = {}
-ALIASES: dict[str, str] = {}  # NumPy's other names of them; `gdt.ops.aliases` fills it
+ALIASES: dict[str, str] = {}  # NumPy's other names of them; `gdt.functions.aliases` fills it
 METHODS: dict[str, Callable[..., Any]] = {}  # of arrays, which call the function of their name
 
 
@@ -45,3 +46,12 @@ def _registered(function: F, name: str) -> F:
     public_function = checked(function, name) if inspect.isfunction(function) else function
     register(name, public_function, function)
     return public_function
+
+
+def public_names(namespace: dict[str, Any]) -> list[str]:
+    """Return the names in a package's namespace that are neither private nor those of modules."""
+    return [
+        name
+        for name, value in namespace.items()
+        if not (name.startswith("_") or isinstance(value, types.ModuleType))
+    ]

@@ -11,12 +11,12 @@ from typing import Any
 from einops._backends import AbstractBackend
 
 from gdt.array.array import DistributedArray
+from gdt.functions.dtypes import isdtype
+from gdt.functions.einsum import einsum
+from gdt.functions.repeating import tile
 from gdt.ops.creation import asarray
-from gdt.ops.dtypes import isdtype
 from gdt.ops.joining import concat, stack
-from gdt.ops.products.einsum import einsum
 from gdt.ops.ranges import arange
-from gdt.ops.repeating import tile
 from gdt.ops.shapes import expand_dims
 
 

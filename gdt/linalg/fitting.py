@@ -10,12 +10,12 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.functions.grids import vander
 from gdt.linalg.decompositions import eigvals
 from gdt.linalg.operands import as_floats
 from gdt.linalg.solving import inv, lstsq
 from gdt.ops.creation import zeros
 from gdt.ops.elementwise import sqrt
-from gdt.ops.grids import vander
 from gdt.ops.joining import concat
 from gdt.ops.masks import flatnonzero
 from gdt.ops.matrices import eye

@@ -10,10 +10,11 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.errors import LinAlgError, ShapeError, error
+from gdt.functions import vectors
 from gdt.linalg.operands import check_matrices
 from gdt.linalg.solving import inv
 from gdt.ops.matrices import eye
-from gdt.ops.products import op, vectors
+from gdt.ops.products import op
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to
 from gdt.sharding.layout import Layout

@@ -15,6 +15,7 @@ from gdt.array.registry import public_of
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import LinAlgError, ShapeError, error
+from gdt.functions.vectors import matrix_transpose
 from gdt.linalg import blocked
 from gdt.linalg.decompositions import svd, svdvals
 from gdt.linalg.operands import as_floats, as_matrices, check_matrices, settled
@@ -35,7 +36,6 @@ from gdt.ops.exponential import exp, log
 from gdt.ops.extrema import max_
 from gdt.ops.movement import relayout
 from gdt.ops.products.op import matmul
-from gdt.ops.products.vectors import matrix_transpose
 from gdt.ops.reductions import sum_
 from gdt.ops.rounding import abs_, sign
 from gdt.ops.scans import prod

@@ -21,6 +21,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import GradientError, error
+from gdt.functions.vectors import matrix_transpose
 from gdt.ops.comparison import where
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import conj, imag, like, real
@@ -28,7 +29,6 @@ from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
 from gdt.ops.matrices import eye, tril
 from gdt.ops.products.op import diagonal, matmul
-from gdt.ops.products.vectors import matrix_transpose
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.sharding.array_type import ArrayType

@@ -34,7 +34,7 @@ from gdt.ops.slicing import (
 from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
 
-__all__: list[str] = []  # `getitem_` is public as `getitem`, see gdt/ops/builtin_names.py
+__all__: list[str] = []  # `getitem_` is public as `getitem`, see gdt/functions/builtin_names.py
 
 
 Entry = Interval | DistributedArray | None  # what one axis is indexed with; None makes a new axis

@@ -1,1 +1,1 @@
-"""Products: NumPy's functions, einsum's notation, and how blocks are multiplied."""
+"""Products: NumPy's functions, and how blocks are multiplied."""

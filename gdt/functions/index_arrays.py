@@ -12,11 +12,11 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
+from gdt.functions.grids import Arrays
+from gdt.functions.grids import shape as shape_of
 from gdt.ops.comparison import greater_equal, less, logical_or
 from gdt.ops.creation import asarray, ones
 from gdt.ops.elementwise import astype
-from gdt.ops.grids import Arrays
-from gdt.ops.grids import shape as shape_of
 from gdt.ops.ranges import arange
 from gdt.ops.reductions import any_
 from gdt.ops.shapes import Shape, checked_shape

@@ -13,7 +13,7 @@ from gdt.backend import backend_of
 from gdt.comm.agreement import crc32_of
 from gdt.comm.notes import gathered_with_lines
 from gdt.errors import DtypeError, LayoutError, ShapeError, error, type_text
-from gdt.ops.placement import requested_layout
+from gdt.functions.placement import requested_layout
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout

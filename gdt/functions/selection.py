@@ -12,10 +12,10 @@ from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
+from gdt.functions.repeating import broadcast_arrays
 from gdt.ops.comparison import equal, greater_equal, less, logical_not, logical_or, where
 from gdt.ops.elementwise import astype
 from gdt.ops.reductions import any_
-from gdt.ops.repeating import broadcast_arrays
 from gdt.ops.shapes import broadcast_to
 from gdt.sharding.dtypes import kind_of, promoted
 

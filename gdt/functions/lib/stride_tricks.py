@@ -12,7 +12,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.array.views import show, view_step
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops.differences import along
+from gdt.functions.differences import along
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack
 from gdt.ops.lookup import checked_axis

@@ -18,11 +18,11 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.whole_arrays import are_unwatched, array_of_whole, whole_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.functions.quantiles import quantile
 from gdt.ops.comparison import clip, equal, logical_and, where
 from gdt.ops.creation import asarray, ones, zeros
 from gdt.ops.elementwise import astype, divide
 from gdt.ops.extrema import max_, min_
-from gdt.ops.quantiles import quantile
 from gdt.ops.reductions import mean, sum_
 from gdt.ops.rows import scatter_rows
 from gdt.ops.searching import count_edges

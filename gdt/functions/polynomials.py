@@ -10,9 +10,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops.assembling import with_rank
+from gdt.functions.assembling import with_rank
+from gdt.functions.editing import trim_zeros
 from gdt.ops.creation import zeros_like
-from gdt.ops.editing import trim_zeros
 from gdt.ops.elementwise import add, astype, subtract
 from gdt.ops.joining import concat
 from gdt.ops.padding import pad

@@ -16,12 +16,12 @@ from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
+from gdt.functions.nan_functions import nanmean
 from gdt.ops import comparison
 from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.comparison import equal, maximum, minimum, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
-from gdt.ops.nan_functions import nanmean
 from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.rearranging import moveaxis
 from gdt.ops.reductions import Axis, mean, negative_axes, sum_

@@ -11,7 +11,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import AxisError, DtypeError, ShapeError, error, type_text
-from gdt.ops.differences import along
+from gdt.functions.differences import along
 from gdt.ops.joining import concat, split
 from gdt.ops.lookup import checked_axis
 from gdt.ops.matrices import tril, triu

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gdt.array.registry import ALIASES
+from gdt.functions.assembling import vstack
 from gdt.ops.angles import degrees, radians
-from gdt.ops.assembling import vstack
 from gdt.ops.comparison import invert, left_shift, right_shift
 from gdt.ops.creation import asarray
 from gdt.ops.elementwise import conj, divide, remainder

@@ -12,7 +12,8 @@ from gdt.array.operands import as_operands
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.errors import DtypeError, IndexRangeError, IndexTypeError, ShapeError, error
-from gdt.ops.assembling import with_rank
+from gdt.functions.assembling import with_rank
+from gdt.functions.repeating import tile
 from gdt.ops.comparison import logical_not, not_equal
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import astype
@@ -24,7 +25,6 @@ from gdt.ops.masks import compress
 from gdt.ops.padding import pad
 from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.reductions import any_
-from gdt.ops.repeating import tile
 from gdt.ops.rows import scatter_rows
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape, reshape
 from gdt.ops.taking import rows_at

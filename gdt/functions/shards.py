@@ -12,10 +12,10 @@ from gdt.comm.agreement import Action, call_text, function_text
 from gdt.comm.notes import note
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import GradientError, MeshError, ShapeError, error
+from gdt.functions.packing import packed
+from gdt.functions.placement import requested_layout
 from gdt.observe import noted
 from gdt.ops.creation import asarray
-from gdt.ops.packing import packed
-from gdt.ops.placement import requested_layout
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import mesh_texts
 

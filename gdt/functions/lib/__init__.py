@@ -1,3 +1,3 @@
 """The part of `numpy.lib` that other libraries call."""
 
-from gdt.ops.lib import stride_tricks
+from gdt.functions.lib import stride_tricks

@@ -13,7 +13,8 @@ from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DivisionError, DtypeError, ShapeError, error
-from gdt.ops.assembling import with_rank
+from gdt.functions.assembling import with_rank
+from gdt.functions.einsum import einsum
 from gdt.ops.comparison import clip, equal
 from gdt.ops.creation import full, zeros
 from gdt.ops.elementwise import astype, conj, divide, imag, multiply, real, sqrt, subtract
@@ -21,7 +22,6 @@ from gdt.ops.extrema import max_, min_
 from gdt.ops.joining import concat, stack
 from gdt.ops.lookup import along_axis_or_flat, checked_axis
 from gdt.ops.movement import relayout
-from gdt.ops.products.einsum import einsum
 from gdt.ops.products.op import diagonal, matmul
 from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum
