@@ -27,6 +27,8 @@ from gdt.functions.dtypes import namespace_info as __array_namespace_info__
 from gdt.functions.numpys import *
 from gdt.linalg import fitting
 from gdt.linalg.fitting import *
+from gdt.nn import functions as nn_functions
+from gdt.nn.functions import *
 from gdt.ops import *
 from gdt.programs import function as function_module
 from gdt.programs.function import *
@@ -97,6 +99,7 @@ __all__ += function_module.__all__
 __all__.extend(functions.PUBLIC)
 __all__ += layout.__all__
 __all__ += mesh.__all__
+__all__.extend(nn_functions.PUBLIC)
 __all__ += numpys.__all__
 __all__ += op_module.__all__
 __all__.extend(ops.PUBLIC)

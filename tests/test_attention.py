@@ -11,8 +11,8 @@ import pytest
 import gdt
 from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, DtypeError, GradientError, LayoutError, ShapeError
-from gdt.ops.nn.attention import blocks as attention_blocks
-from gdt.ops.nn.attention import loops as attention_loops
+from gdt.nn.functions.attention import blocks as attention_blocks
+from gdt.nn.functions.attention import loops as attention_loops
 from gdt.testing import Oracle, Sample
 
 from .samples.attention import attention

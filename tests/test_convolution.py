@@ -11,8 +11,8 @@ import pytest
 import gdt
 from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, ShapeError
-from gdt.ops.nn.convolution import blocks as bodies
-from gdt.ops.nn.convolution import windows
+from gdt.nn.functions.convolution import blocks as bodies
+from gdt.nn.functions.convolution import windows
 from gdt.ops.windows import tiling_of, windows_of
 from gdt.testing import Oracle, Sample
 

@@ -112,7 +112,10 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
             assert not re.match(pattern, text), f"{path}: {text}"
 
 
-@pytest.mark.parametrize("name", [*gdt.ops.PUBLIC, *gdt.functions.PUBLIC])
+PUBLIC = [*gdt.ops.PUBLIC, *gdt.functions.PUBLIC, *gdt.nn.functions.PUBLIC]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_public_functions_of_arrays_have_an_example(name: str) -> None:
     assert ">>> " in getattr(gdt, name).__doc__
 

@@ -12,7 +12,7 @@ import pytest
 
 import gdt
 from gdt.array.registry import ALIASES, FUNCTIONS
-from gdt.ops.nn.activations import error_function
+from gdt.nn.functions.activations import error_function
 from gdt.testing import layouts, meshes
 
 MESH = gdt.create_mesh([("x", 4)])

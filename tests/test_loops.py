@@ -22,11 +22,11 @@ from gdt.engine.plan import Shards
 from gdt.engine.specialization import ChosenBody
 from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
+from gdt.nn.functions.activations import error_function
+from gdt.nn.functions.attention import loops as attention_loops
+from gdt.nn.functions.cross_entropy.loops import MOST_EXPONENTIALS
 from gdt.ops import choice_loop, lookup, scans
-from gdt.ops.nn.activations import error_function
-from gdt.ops.nn.attention import loops as attention_loops
-from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
-from gdt.ops.nn.cross_entropy.loops import MOST_EXPONENTIALS
+from gdt.ops.blocks.channel_loops import FEW, SHORT_ROW
 from gdt.ops.sums import LARGEST, LONGEST
 from gdt.optim.runs import SMALL
 from gdt.sharding.mesh import Mesh

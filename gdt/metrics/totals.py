@@ -14,12 +14,12 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.metrics.accuracies import binary_accuracy, of_one_shape
+from gdt.nn.functions.activations.op import sigmoid
 from gdt.ops.comparison import where
 from gdt.ops.creation import ones_like
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import stack
 from gdt.ops.lookup import checked_indices
-from gdt.ops.nn.activations.op import sigmoid
 from gdt.ops.ranges import arange
 from gdt.ops.reductions import mean
 from gdt.ops.shapes import expand_dims, reshape

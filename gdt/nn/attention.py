@@ -14,13 +14,13 @@ from gdt.array.operands import as_operand, as_operands
 from gdt.errors import ArgumentError, LayoutError, ShapeError, error
 from gdt.nn import initializers
 from gdt.nn.dropout import Dropout
+from gdt.nn.functions.attention.op import attention
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.ops.elementwise import astype
 from gdt.ops.exponential import cos, sin
 from gdt.ops.joining import concat
-from gdt.ops.nn.attention.op import attention
 from gdt.ops.products.op import matmul
 from gdt.ops.ranges import arange
 from gdt.ops.shapes import expand_dims, reshape, transpose

@@ -26,14 +26,14 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.errors.foreign_names import LOSSES, no_attribute
-from gdt.ops.comparison import clip, minimum, where
-from gdt.ops.elementwise import widened_half
-from gdt.ops.exponential import log
-from gdt.ops.nn.cross_entropy.dense import (
+from gdt.nn.functions.cross_entropy.dense import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits,
 )
-from gdt.ops.nn.cross_entropy.sparse import sparse_softmax_cross_entropy_with_logits
+from gdt.nn.functions.cross_entropy.sparse import sparse_softmax_cross_entropy_with_logits
+from gdt.ops.comparison import clip, minimum, where
+from gdt.ops.elementwise import widened_half
+from gdt.ops.exponential import log
 from gdt.ops.reductions import mean
 from gdt.sharding.dtypes import is_half
 

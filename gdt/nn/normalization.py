@@ -14,12 +14,12 @@ from gdt.comm.agreement import Action, compared_origin
 from gdt.comm.notes import note
 from gdt.errors import ArgumentError, error
 from gdt.nn import initializers
+from gdt.nn.functions.batch_norm import batch_norm, batch_normalization, moving_average
+from gdt.nn.functions.layer_norm import group_norm, layer_norm, rms_norm
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_features, check_sizes, features_of, mesh_of
 from gdt.observe import noted
 from gdt.ops.movement import relayout
-from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization, moving_average
-from gdt.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 from gdt.sharding.dtypes import is_half
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh

@@ -9,10 +9,10 @@ import numpy as np
 
 from gdt.arguments import checked_class
 from gdt.errors import ShapeError, error
+from gdt.nn.functions.convolution.pooling import average_pool, max_pool
 from gdt.nn.module import Module
 from gdt.nn.parameters import features_of
 from gdt.ops.extrema import max_
-from gdt.ops.nn.convolution.pooling import average_pool, max_pool
 from gdt.ops.reductions import mean
 from gdt.ops.windows import Padding, one_for_each_axis, paddings_of
 

@@ -15,6 +15,7 @@ from gdt.array.operands import as_operands
 from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.functions.einsum import einsum
 from gdt.nn import initializers
+from gdt.nn.functions.activations.op import sigmoid
 from gdt.nn.initializers import Initializer, Shape
 from gdt.nn.module import Module
 from gdt.nn.parameters import (
@@ -30,7 +31,6 @@ from gdt.ops.creation import zeros
 from gdt.ops.exponential import tanh
 from gdt.ops.joining import stack
 from gdt.ops.movement import relayout
-from gdt.ops.nn.activations.op import sigmoid
 from gdt.ops.rearranging import flip
 from gdt.ops.shapes import reshape
 from gdt.sharding.layout import Layout

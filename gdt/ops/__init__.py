@@ -22,15 +22,6 @@ from gdt.ops.joining import *
 from gdt.ops.masks import *
 from gdt.ops.matrices import *
 from gdt.ops.movement import *
-from gdt.ops.nn.activations.op import *
-from gdt.ops.nn.attention.op import *
-from gdt.ops.nn.batch_norm.op import *
-from gdt.ops.nn.convolution.op import *
-from gdt.ops.nn.convolution.pooling import *
-from gdt.ops.nn.cross_entropy.dense import *
-from gdt.ops.nn.cross_entropy.sparse import *
-from gdt.ops.nn.layer_norm import *
-from gdt.ops.nn.softmax import *
 from gdt.ops.padding import *
 from gdt.ops.powers import *
 from gdt.ops.products.contraction import *

@@ -11,7 +11,6 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.engine.op import op
-from gdt.engine.plan import Shards
 from gdt.engine.specialization import are_arrays
 from gdt.errors import AxisError, DtypeError, ShapeError, error
 from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
@@ -120,27 +119,6 @@ def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
         return {"axis": axes, "keepdims": bool(keepdims), "dtype": target}
 
     return prepare
-
-
-def valid_elements(
-    xp: Any, x: Block, axis: Sequence[int], shards: Shards
-) -> tuple[Block | None, Block]:
-    """A mask of the elements along `axis` that are no padding, and their counts.
-
-    The mask broadcasts to `x`, and is None if all elements are valid; the counts broadcast to the
-    result with kept dims.
-    """
-    rank = x.ndim - next(iter(shards.valid.values())).ndim
-    mask, count = None, None
-    for a in axis:
-        valid = shards.valid[f"d{a + rank}"]
-        valid = valid.reshape(valid.shape + (1,) * rank)
-        count = valid if count is None else count * valid
-        if f"d{a + rank}" in shards.uneven:
-            index = xp.arange(x.shape[a]).reshape(-1, *(1,) * (-a - 1))
-            inside = index < valid
-            mask = inside if mask is None else mask & inside
-    return mask, count
 
 
 def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> DistributedArray:

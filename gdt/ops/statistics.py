@@ -21,6 +21,8 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
+from gdt.ops.blocks.channel_kernels import moments_kernel
+from gdt.ops.blocks.channel_loops import moments_loop
 from gdt.ops.comparison import maximum, only_where
 from gdt.ops.elementwise import (
     astype,
@@ -33,8 +35,6 @@ from gdt.ops.elementwise import (
     subtract,
     widened_half,
 )
-from gdt.ops.nn.batch_norm.kernels import moments_kernel
-from gdt.ops.nn.batch_norm.loops import moments_loop
 from gdt.ops.reductions import (
     Axis,
     divided_by_count,
@@ -44,10 +44,9 @@ from gdt.ops.reductions import (
     reduction_text,
     restore_axes,
     sum_,
-    valid_elements,
 )
 from gdt.ops.reductions import mean as mean_
-from gdt.ops.sums import add_reduce
+from gdt.ops.sums import add_reduce, valid_elements
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import FLOAT32, is_half, kind_of, promoted
 

@@ -1,4 +1,4 @@
-"""Sums of blocks over neighbouring axes, as products with ones.
+"""Sums of blocks over neighbouring axes, as products with ones; and how many elements count.
 
 For blocks as small as a layer's bias, BLAS adds rows or columns three to six times as fast as a
 ufunc's reduction does, whose set-up costs more than its additions.
@@ -7,11 +7,13 @@ ufunc's reduction does, whose set-up costs more than its additions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+from gdt.engine.plan import Shards
 
 Block = Any
 
@@ -129,3 +131,24 @@ def grouped(
         groups = [1, 1, *groups]
     outer, lead, rows, columns = groups + [1] * (4 - len(groups))
     return outer, lead, rows, columns
+
+
+def valid_elements(
+    xp: Any, x: Block, axis: Sequence[int], shards: Shards
+) -> tuple[Block | None, Block]:
+    """A mask of the elements along `axis` that are no padding, and their counts.
+
+    The mask broadcasts to `x`, and is None if all elements are valid; the counts broadcast to the
+    result with kept dims.
+    """
+    rank = x.ndim - next(iter(shards.valid.values())).ndim
+    mask, count = None, None
+    for a in axis:
+        valid = shards.valid[f"d{a + rank}"]
+        valid = valid.reshape(valid.shape + (1,) * rank)
+        count = valid if count is None else count * valid
+        if f"d{a + rank}" in shards.uneven:
+            index = xp.arange(x.shape[a]).reshape(-1, *(1,) * (-a - 1))
+            inside = index < valid
+            mask = inside if mask is None else mask & inside
+    return mask, count

@@ -15,7 +15,7 @@ import gdt
 from gdt.cuda import cudnn
 from gdt.cuda.runner import CudaRunner
 from gdt.errors import KernelError
-from gdt.ops.nn.convolution import kernels
+from gdt.nn.functions.convolution import kernels
 from gdt.testing import choices
 from tests.recorded_cudnn import RecordedCudnn, numerical_note
 from tests.strict import StrictCupy

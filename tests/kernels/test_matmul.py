@@ -9,7 +9,7 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
-from gdt.ops.nn.activations import op as activations
+from gdt.nn.functions.activations import op as activations
 
 from .harness import (
     DTYPES,

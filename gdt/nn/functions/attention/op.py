@@ -11,13 +11,13 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.nn.functions.attention.ring import attend_to_tiles
+from gdt.nn.functions.attention.spans import Spans
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
 from gdt.ops.exponential import exp
 from gdt.ops.extrema import max_
 from gdt.ops.movement import relayout
-from gdt.ops.nn.attention.ring import attend_to_tiles
-from gdt.ops.nn.attention.spans import Spans
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape
 from gdt.ops.windows import plain_tiling, tiled, untiled

@@ -14,17 +14,17 @@ from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.elementwise import like, sqrt
-from gdt.ops.nn.batch_norm.kernels import (
+from gdt.ops.blocks.channel_kernels import (
     batch_norm_gradient_kernel,
     batch_norm_sums_kernel,
     normalize_kernel,
 )
-from gdt.ops.nn.batch_norm.loops import (
+from gdt.ops.blocks.channel_loops import (
     batch_norm_gradient_loop,
     batch_norm_sums_loop,
     normalize_loop,
 )
+from gdt.ops.elementwise import like, sqrt
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduced_count, reduction_text
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient

@@ -9,7 +9,7 @@ import numpy as np
 from gdt.cuda import launches
 from gdt.engine.launcher import Launcher
 from gdt.engine.plan import Shards
-from gdt.ops.nn.attention.spans import Spans
+from gdt.nn.functions.attention.spans import Spans
 
 Block = Any
 

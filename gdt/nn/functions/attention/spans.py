@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.engine.plan import Shards
-from gdt.ops.nn.attention.blocks import Drops, Place
+from gdt.nn.functions.attention.blocks import Drops, Place
 
 Block = Any
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from gdt.backend import empty
 from gdt.engine.blas import multiply
-from gdt.ops.elementwise import widened_half
-from gdt.ops.nn.convolution.windows import (
+from gdt.nn.functions.convolution.windows import (
     HOST_COLUMNS,
     Steps,
     lengths,
@@ -25,6 +24,7 @@ from gdt.ops.nn.convolution.windows import (
     parts_of,
     windows,
 )
+from gdt.ops.elementwise import widened_half
 from gdt.sharding.dtypes import widened
 
 Block = Any

@@ -13,7 +13,7 @@ from gdt.cuda.cudnn import ALIGNMENT, MOST_AXES, TENSORS, Convolution, Windows
 from gdt.cuda.runner import address, dtype_name
 from gdt.engine.launcher import Launcher
 from gdt.errors import KernelError
-from gdt.ops.nn.convolution.windows import Steps
+from gdt.nn.functions.convolution.windows import Steps
 from gdt.ops.products.contraction import KernelProducts
 from gdt.settings import MATMUL_PRECISION
 

@@ -11,9 +11,9 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.nn.functions.batch_norm import batch_norm, batch_norm_gradient, batch_norm_sums, normalize
 from gdt.ops.elementwise import like, multiply, sqrt, square
 from gdt.ops.movement import relayout
-from gdt.ops.nn.batch_norm.op import batch_norm, batch_norm_gradient, batch_norm_sums, normalize
 from gdt.ops.reductions import mean
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient

@@ -18,8 +18,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.elementwise import like, widened_half
-from gdt.ops.nn.cross_entropy.integer_labels import (
+from gdt.nn.functions.cross_entropy.integer_labels import (
     NAME,
     beside,
     checked_targets,
@@ -27,17 +26,18 @@ from gdt.ops.nn.cross_entropy.integer_labels import (
     picked,
     rows_of,
 )
-from gdt.ops.nn.cross_entropy.kernels import split_kernel, whole_kernel
-from gdt.ops.nn.cross_entropy.loops import losses_loop
-from gdt.ops.nn.cross_entropy.sparse_gradient import (
+from gdt.nn.functions.cross_entropy.kernels import split_kernel, whole_kernel
+from gdt.nn.functions.cross_entropy.loops import losses_loop
+from gdt.nn.functions.cross_entropy.sparse_gradient import (
     cross_entropy_gradient,
     fused_cross_entropy_gradient,
 )
-from gdt.ops.nn.softmax import (
+from gdt.nn.functions.softmax import (
     largest_and_sum,
     merge_largest_and_sum,
     softmax_gradient,
 )
+from gdt.ops.elementwise import like, widened_half
 from gdt.ops.sums import add_reduce, row_maximum
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of

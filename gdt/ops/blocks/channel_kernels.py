@@ -1,4 +1,5 @@
-"""The kernels of batch normalisation: blocks as (mesh axes..., outer, channels, inner).
+"""The kernels of moments and of batch normalisation: blocks as (mesh axes..., outer, channels,
+inner).
 
 They apply where statistics are one for each channel, and channels are one axis, or neighbours. The
 ops of the engine are made of the normalised `xhat`, while the kernels take x with its mean and
@@ -16,7 +17,7 @@ import numpy as np
 from gdt.cuda import launches
 from gdt.engine.launcher import Launcher
 from gdt.engine.plan import Shards
-from gdt.ops.reductions import valid_elements
+from gdt.ops.sums import valid_elements
 
 Block = Any
 

@@ -9,8 +9,8 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops.nn.convolution.tiles import Numbers, convolution_input_gradient, convolve_tiles
-from gdt.ops.nn.convolution.windows import Steps
+from gdt.nn.functions.convolution.tiles import Numbers, convolution_input_gradient, convolve_tiles
+from gdt.nn.functions.convolution.windows import Steps
 from gdt.ops.windows import (
     Padding,
     Tiling,

@@ -11,7 +11,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import GradientError, error
-from gdt.ops.nn.attention.blocks import (
+from gdt.nn.functions.attention.blocks import (
     attend,
     block_of_tiles,
     cut_mask,
@@ -19,8 +19,8 @@ from gdt.ops.nn.attention.blocks import (
     mask_of_tile,
     tiles_of,
 )
-from gdt.ops.nn.attention.kernels import attention_kernel, gradient_kernel
-from gdt.ops.nn.attention.spans import Spans, number_of
+from gdt.nn.functions.attention.kernels import attention_kernel, gradient_kernel
+from gdt.nn.functions.attention.spans import Spans, number_of
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 

@@ -11,9 +11,9 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.nn.functions.activations.op import sigmoid
+from gdt.nn.functions.softmax import log_softmax
 from gdt.ops.elementwise import astype, like
-from gdt.ops.nn.activations.op import sigmoid
-from gdt.ops.nn.softmax import log_softmax
 from gdt.ops.reductions import sum_
 from gdt.sharding.dtypes import kind_of
 

@@ -12,18 +12,18 @@ import numpy as np
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
-from gdt.ops.comparison import where
-from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
-from gdt.ops.exponential import exp, tanh
-from gdt.ops.nn.activations import error_function
-from gdt.ops.nn.activations.error_function import (
+from gdt.nn.functions.activations import error_function
+from gdt.nn.functions.activations.error_function import (
     DENSITY_AT_0,
     GELU,
     GELU_SLOPE,
     ROOT_HALF,
     in_one_pass,
 )
-from gdt.ops.nn.activations.loops import relu_gradient_loop, relu_loop
+from gdt.nn.functions.activations.loops import relu_gradient_loop, relu_loop
+from gdt.ops.comparison import where
+from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
+from gdt.ops.exponential import exp, tanh
 from gdt.sharding.array_type import ArrayType
 
 __all__ = ["elu", "erf", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus"]
@@ -258,7 +258,7 @@ def erf(xp: Any, x: Block, /) -> Block:
     """The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
     The error is at most 1 ulp in float64 and 7 ulp in float32. Source: see the docstring of
-    `gdt.ops.nn.activations.error_function`.
+    `gdt.nn.functions.activations.error_function`.
     Integers give floating-point numbers. Raises DtypeError for complex numbers.
 
     >>> gdt.erf([0.0, 10.0]).tolist()

@@ -1,5 +1,5 @@
-"""Batch normalisation as compiled loops. They see blocks as (outer, lead, rows, columns), and
-normalise over outer and rows."""
+"""Moments and batch normalisation as compiled loops. They see blocks as (outer, lead, rows,
+columns), and normalise over outer and rows."""
 
 from __future__ import annotations
 

@@ -11,16 +11,16 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.ops.elementwise import like, widened_half
-from gdt.ops.nn.cross_entropy.integer_labels import (
+from gdt.nn.functions.cross_entropy.integer_labels import (
     checked_targets,
     local_labels,
     positions,
     rows_of,
 )
-from gdt.ops.nn.cross_entropy.kernels import gradient_kernel
-from gdt.ops.nn.cross_entropy.loops import gradient_loop
-from gdt.ops.nn.softmax import softmax_from, softmax_gradient
+from gdt.nn.functions.cross_entropy.kernels import gradient_kernel
+from gdt.nn.functions.cross_entropy.loops import gradient_loop
+from gdt.nn.functions.softmax import softmax_from, softmax_gradient
+from gdt.ops.elementwise import like, widened_half
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.sharding.array_type import ArrayType

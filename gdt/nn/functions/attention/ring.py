@@ -7,12 +7,12 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.planned import BlockPlan, planned_op
+from gdt.nn.functions.attention.spans import Spans
+from gdt.nn.functions.attention.tiles import attention_gradient, attention_of_tiles, merge_attention
 from gdt.observe import Collective
 from gdt.ops.elementwise import like, multiply
 from gdt.ops.joining import concat
 from gdt.ops.movement import relayout
-from gdt.ops.nn.attention.spans import Spans
-from gdt.ops.nn.attention.tiles import attention_gradient, attention_of_tiles, merge_attention
 from gdt.ops.rearranging import roll
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import reshape

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.backend import empty
-from gdt.ops.nn.attention.loops import exponentials, score_gradients
+from gdt.nn.functions.attention.loops import exponentials, score_gradients
 from gdt.ops.philox import CounterRun, draw
 
 Block = Any

@@ -13,8 +13,8 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
 from gdt.engine.plan import EXACT
-from gdt.ops.nn.convolution import blocks, kernels
-from gdt.ops.nn.convolution.windows import Steps, coordinates, lengths
+from gdt.nn.functions.convolution import blocks, kernels
+from gdt.nn.functions.convolution.windows import Steps, coordinates, lengths
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 
