@@ -13,7 +13,7 @@ from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, ShapeError
 from gdt.nn.functions.convolution import blocks as bodies
 from gdt.nn.functions.convolution import windows
-from gdt.ops.windows import tiling_of, windows_of
+from gdt.ops.blocks.windows import tiling_of, windows_of
 from gdt.testing import Oracle, Sample
 
 from .samples.convolution import convolution, pool, transposed

@@ -66,6 +66,20 @@ def test_imports_point_downwards(path: Path) -> None:
         assert FLOORS.index(below) <= FLOORS.index(own), f"{own} imports {other}, which is above"
 
 
+def test_blocks_of_ops_import_no_op_and_functions_of_layers_no_layer() -> None:
+    for inner in ("ops.blocks", "nn.functions"):
+        outer = inner.split(".")[0]
+        for path in (ROOT / inner.replace(".", "/")).rglob("*.py"):
+            others = {m for m in imports(path) if f"{m}.".startswith(f"{outer}.")}
+            above = {m for m in others if not f"{m}.".startswith(f"{inner}.")}
+            assert not above, f"{dotted(path)} imports {above}"
+
+
+def test_functions_declare_no_op() -> None:
+    for path in (ROOT / "functions").rglob("*.py"):
+        assert not imports(path) & {"engine.op", "engine.planned"}, f"{path} declares an op"
+
+
 def test_modules_import_each_other_without_circles() -> None:
     graphlib.TopologicalSorter({dotted(p): imports(p) for p in FILES}).prepare()
 

@@ -27,7 +27,7 @@ from gdt.nn.functions.attention import loops as attention_loops
 from gdt.nn.functions.cross_entropy.loops import MOST_EXPONENTIALS
 from gdt.ops import choice_loop, lookup, scans
 from gdt.ops.blocks.channel_loops import FEW, SHORT_ROW
-from gdt.ops.sums import LARGEST, LONGEST
+from gdt.ops.blocks.sums import LARGEST, LONGEST
 from gdt.optim.runs import SMALL
 from gdt.sharding.mesh import Mesh
 from gdt.testing import meshes

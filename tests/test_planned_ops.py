@@ -13,7 +13,7 @@ import gdt
 from gdt.array.array import DistributedArray
 from gdt.caches import BUDGET
 from gdt.errors import ArgumentError, AxisError, DtypeError, GdtError
-from gdt.ops.intervals import _move_intervals
+from gdt.ops.blocks.intervals import _move_intervals
 from gdt.ops.slicing import _cut, key_of
 
 MESHES = [{"a": 4}, {"a": 2, "b": 3}]

@@ -10,7 +10,7 @@ import pytest
 import gdt
 from gdt.engine import threads
 from gdt.engine.loops import are_compiled
-from gdt.ops import radix_sort
+from gdt.ops.blocks import radix_sort
 
 pytestmark = pytest.mark.skipif(not are_compiled(), reason="needs numba")
 

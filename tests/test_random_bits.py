@@ -12,8 +12,8 @@ from scipy import special, stats
 
 import gdt
 from gdt import errors
-from gdt.ops import philox
-from gdt.ops.philox import CounterRun
+from gdt.ops.blocks import philox
+from gdt.ops.blocks.philox import CounterRun
 from gdt.random import bits as random_bits
 from gdt.random import loops
 from gdt.random.normal_quantile import quantile

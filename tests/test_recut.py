@@ -10,7 +10,7 @@ import pytest
 import gdt
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
-from gdt.ops.intervals import move_intervals
+from gdt.ops.blocks.intervals import move_intervals
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh

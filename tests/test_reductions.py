@@ -12,7 +12,7 @@ import pytest
 import gdt
 from gdt.engine import blocks
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
-from gdt.ops.sums import add_reduce
+from gdt.ops.blocks.sums import add_reduce
 
 from .samples import SAMPLES
 

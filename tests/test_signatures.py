@@ -15,7 +15,7 @@ from gdt.autodiff.backward import BACKWARDS, Backward
 from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import DtypeError
-from gdt.ops.intervals import _move_intervals
+from gdt.ops.blocks.intervals import _move_intervals
 from gdt.programs.signature import Arguments
 
 X = gdt.ones(2)

@@ -14,11 +14,11 @@ from gdt.array.registry import public
 from gdt.errors import DtypeError, IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.functions.assembling import with_rank
 from gdt.functions.repeating import tile
+from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.comparison import logical_not, not_equal
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.extrema import argmax
-from gdt.ops.intervals import move_intervals
 from gdt.ops.joining import concat
 from gdt.ops.lookup import along_axis_or_flat, checked_axis, checked_indices
 from gdt.ops.masks import compress

@@ -12,7 +12,7 @@ from gdt.array.operands import as_operands
 from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops.intervals import move_intervals
+from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.joining import operand_types
 from gdt.ops.lookup import along_axis_or_flat, checked_indices
 from gdt.ops.movement import alias

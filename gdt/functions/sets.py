@@ -14,7 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.whole_arrays import are_unwatched, array_of_whole, in_numpy, whole_of
-from gdt.ops import radix_sort
+from gdt.ops.blocks import radix_sort
 from gdt.ops.comparison import (
     equal,
     logical_and,

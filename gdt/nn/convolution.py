@@ -20,7 +20,7 @@ from gdt.nn.functions.convolution.op import convolution, transposed_convolution
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
-from gdt.ops.windows import Padding, one_for_each_axis, paddings_of
+from gdt.ops.blocks.windows import Padding, one_for_each_axis, paddings_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 

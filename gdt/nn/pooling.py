@@ -12,9 +12,9 @@ from gdt.errors import ShapeError, error
 from gdt.nn.functions.convolution.pooling import average_pool, max_pool
 from gdt.nn.module import Module
 from gdt.nn.parameters import features_of
+from gdt.ops.blocks.windows import Padding, one_for_each_axis, paddings_of
 from gdt.ops.extrema import max_
 from gdt.ops.reductions import mean
-from gdt.ops.windows import Padding, one_for_each_axis, paddings_of
 
 
 @checked_class(eager=True)

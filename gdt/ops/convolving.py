@@ -11,11 +11,11 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.blocks.windows import Windows, tiled, tiling_of
+from gdt.ops.blocks.windows import untiled as joined
 from gdt.ops.elementwise import astype, conj, like
 from gdt.ops.padding import pad
 from gdt.ops.rearranging import flip
-from gdt.ops.windows import Windows, tiled, tiling_of
-from gdt.ops.windows import untiled as joined
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.rule import RuleSpec

@@ -11,10 +11,10 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
+from gdt.ops.blocks.reduction_kernels import arg_kernel, extreme_kernel
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
 from gdt.ops.lookup import checked_axis
-from gdt.ops.reduction_kernels import arg_kernel, extreme_kernel
 from gdt.ops.reductions import (
     Axis,
     check_nonempty,

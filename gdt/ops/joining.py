@@ -1,7 +1,7 @@
 """Joining and splitting arrays along axes that may be split.
 
-Both move index intervals (`gdt.ops.intervals`): along a whole axis they are copied; along a split
-axis, devices exchange the elements that change their device.
+Both move index intervals (`gdt.ops.blocks.intervals`): along a whole axis they are copied; along a
+split axis, devices exchange the elements that change their device.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gdt.array.operands import as_operands
 from gdt.array.output import into
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error, type_text
+from gdt.ops.blocks.intervals import Movement, _move_intervals, movement_of
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem_
-from gdt.ops.intervals import Movement, _move_intervals, movement_of
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
 from gdt.ops.shapes import expand_dims, reshape

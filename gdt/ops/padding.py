@@ -12,9 +12,9 @@ from gdt.array.operands import as_operand, as_operands
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
-from gdt.ops.intervals import move_intervals
 from gdt.ops.joining import concat
 from gdt.ops.movement import alias
 from gdt.ops.shapes import broadcast_to

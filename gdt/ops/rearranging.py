@@ -1,7 +1,7 @@
 """Arrays with their axes in another order, and with the elements along an axis flipped or rolled.
 
 A whole axis is copied; along a split axis, devices exchange the elements that change their device
-(`gdt.ops.intervals`).
+(`gdt.ops.blocks.intervals`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.array.views import is_view_in_numpy, show, view_step
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.indexing import getitem_
-from gdt.ops.intervals import move_intervals
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
 from gdt.ops.reductions import negative_axes

@@ -13,8 +13,8 @@ from gdt.array.registry import FUNCTIONS
 from gdt.engine.op import op
 from gdt.engine.specialization import are_arrays
 from gdt.errors import AxisError, DtypeError, ShapeError, error
-from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
-from gdt.ops.sums import product_with_ones
+from gdt.ops.blocks.reduction_kernels import mean_kernel, sum_kernel
+from gdt.ops.blocks.sums import product_with_ones
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 

@@ -18,9 +18,9 @@ from gdt.backend import backend_of
 from gdt.comm.vectors import Exchange, part_of, sent_by_all
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.observe import Collective
+from gdt.ops.blocks.radix_sort import argsort, sort
 from gdt.ops.creation import zeros_like
 from gdt.ops.masks import Rebalance, block_of_rows, rows_in_front
-from gdt.ops.radix_sort import argsort, sort
 from gdt.ops.rows import scatter_rows
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout

@@ -20,7 +20,7 @@ from gdt.engine.op import op
 from gdt.engine.plan import Plan
 from gdt.engine.planned import plan_of_blocks
 from gdt.errors import ArgumentError, AxisError, CopyError, DtypeError, ShapeError, error
-from gdt.ops.flattened import plan_flattened
+from gdt.ops.blocks.flattened import plan_flattened
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec

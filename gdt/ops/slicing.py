@@ -17,7 +17,14 @@ from gdt.engine.plan import EXACT
 from gdt.engine.planned import BlockPlan, on_each_block, planned_op
 from gdt.engine.source import reshaped
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
-from gdt.ops.intervals import Movement, interval, moved_back, movement_of, plan_movement, resized
+from gdt.ops.blocks.intervals import (
+    Movement,
+    interval,
+    moved_back,
+    movement_of,
+    plan_movement,
+    resized,
+)
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout

@@ -18,8 +18,8 @@ from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops import radix_sort
 from gdt.ops.along_axis import take_along_axis, take_along_axis_in_range
+from gdt.ops.blocks import radix_sort
 from gdt.ops.elementwise import astype, imag, real
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack

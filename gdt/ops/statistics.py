@@ -23,6 +23,7 @@ from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
 from gdt.ops.blocks.channel_kernels import moments_kernel
 from gdt.ops.blocks.channel_loops import moments_loop
+from gdt.ops.blocks.sums import add_reduce, valid_elements
 from gdt.ops.comparison import maximum, only_where
 from gdt.ops.elementwise import (
     astype,
@@ -46,7 +47,6 @@ from gdt.ops.reductions import (
     sum_,
 )
 from gdt.ops.reductions import mean as mean_
-from gdt.ops.sums import add_reduce, valid_elements
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import FLOAT32, is_half, kind_of, promoted
 

@@ -25,11 +25,11 @@ from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.updates import has_own_block
 from gdt.engine.whole_arrays import are_unwatched, array_of_whole, whole_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
+from gdt.ops.blocks.intervals import interval, move_intervals
 from gdt.ops.comparison import maximum, minimum, where
 from gdt.ops.creation import ones_like, zeros
 from gdt.ops.elementwise import add, astype, divide, multiply, subtract
 from gdt.ops.indexing import IndexedAxes, read_index, with_axes_for_truths
-from gdt.ops.intervals import interval, move_intervals
 from gdt.ops.movement import alias, relayout
 from gdt.ops.rearranging import flip
 from gdt.ops.reductions import unbroadcast

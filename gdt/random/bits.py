@@ -35,8 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
-from gdt.ops.radix_sort import argsort
+from gdt.ops.blocks.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
+from gdt.ops.blocks.radix_sort import argsort
 from gdt.random import loops
 from gdt.random.normal_quantile import centred_quantile, half_integers, quantile
 from gdt.sharding.dtypes import BFLOAT16

@@ -14,8 +14,8 @@ from gdt.backend import backend_of
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error, type_text
-from gdt.ops import radix_sort
 from gdt.ops.along_axis import take_along_axis
+from gdt.ops.blocks import radix_sort
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
 from gdt.ops.extrema import max_

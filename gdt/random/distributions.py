@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gdt.ops.philox import HALF, LOW, TILE, CounterRun, as_uint64, draw, philox
+from gdt.ops.blocks.philox import HALF, LOW, TILE, CounterRun, as_uint64, draw, philox
 from gdt.random.bits import float_dtype, fold_in
 from gdt.random.elementary import exp, log, log1p, log_factorial
 from gdt.random.normal_quantile import quantile

@@ -13,8 +13,8 @@ import numpy as np
 from gdt.backend import backend_of
 from gdt.cuda import launches
 from gdt.engine.launcher import KernelBody, Launcher
+from gdt.ops.blocks.philox import CounterRun
 from gdt.ops.generation import shard_starts
-from gdt.ops.philox import CounterRun
 from gdt.random import bits as random_bits
 from gdt.random import distributions
 from gdt.sharding.array_type import ArrayType

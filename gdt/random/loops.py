@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdt.engine.loops import loop
-from gdt.ops.philox import SMALLEST
+from gdt.ops.blocks.philox import SMALLEST
 from gdt.random.normal_quantile import CENTRE, CENTRE_SQUARED, FORMATS
 
 Array = Any

@@ -11,7 +11,7 @@ import pytest
 import gdt
 from gdt.cuda import launches
 from gdt.errors import KernelError
-from gdt.ops.philox import CounterRun
+from gdt.ops.blocks.philox import CounterRun
 from gdt.random.bits import bernoulli
 
 from .emulation import EmulatedBackend

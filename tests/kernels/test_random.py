@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.ops.philox import CounterRun
+from gdt.ops.blocks.philox import CounterRun
 from gdt.random import bits as random_bits
 
 from .harness import SANITIZERS, SCHEDULES, Execute, covering, every, garbage, name, run_case

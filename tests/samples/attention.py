@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.ops.philox import CounterRun
+from gdt.ops.blocks.philox import CounterRun
 from gdt.random.bits import bernoulli
 from gdt.testing import Sample
 

@@ -24,11 +24,11 @@ from gdt.ops.blocks.channel_loops import (
     batch_norm_sums_loop,
     normalize_loop,
 )
+from gdt.ops.blocks.sums import add_reduce
 from gdt.ops.elementwise import like, sqrt
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduced_count, reduction_text
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient
-from gdt.ops.sums import add_reduce
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 

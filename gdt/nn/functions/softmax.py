@@ -16,10 +16,10 @@ from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.errors import DtypeError, error
+from gdt.ops.blocks.sums import row_maximum
 from gdt.ops.elementwise import astype, multiply, subtract, widened_half
 from gdt.ops.exponential import exp
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduction_rule, reduction_text, sum_
-from gdt.ops.sums import row_maximum
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec

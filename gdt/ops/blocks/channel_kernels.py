@@ -17,7 +17,7 @@ import numpy as np
 from gdt.cuda import launches
 from gdt.engine.launcher import Launcher
 from gdt.engine.plan import Shards
-from gdt.ops.sums import valid_elements
+from gdt.ops.blocks.sums import valid_elements
 
 Block = Any
 

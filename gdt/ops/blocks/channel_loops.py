@@ -11,7 +11,7 @@ import numpy as np
 from gdt.engine.loops import Loop, loop
 from gdt.engine.plan import Shards
 from gdt.engine.specialization import are_arrays, are_floats
-from gdt.ops.sums import LARGEST, LONGEST, grouped
+from gdt.ops.blocks.sums import LARGEST, LONGEST, grouped
 
 Block = Any
 Body = Callable[..., Any]

@@ -10,7 +10,7 @@ import numpy as np
 
 from gdt.backend import empty
 from gdt.nn.functions.attention.loops import exponentials, score_gradients
-from gdt.ops.philox import CounterRun, draw
+from gdt.ops.blocks.philox import CounterRun, draw
 
 Block = Any
 

@@ -13,6 +13,7 @@ from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.nn.functions.attention.ring import attend_to_tiles
 from gdt.nn.functions.attention.spans import Spans
+from gdt.ops.blocks.windows import plain_tiling, tiled, untiled
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
 from gdt.ops.exponential import exp
@@ -20,7 +21,6 @@ from gdt.ops.extrema import max_
 from gdt.ops.movement import relayout
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape
-from gdt.ops.windows import plain_tiling, tiled, untiled
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh

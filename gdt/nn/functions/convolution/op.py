@@ -11,7 +11,7 @@ from gdt.array.registry import public
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.functions.convolution.tiles import Numbers, convolution_input_gradient, convolve_tiles
 from gdt.nn.functions.convolution.windows import Steps
-from gdt.ops.windows import (
+from gdt.ops.blocks.windows import (
     Padding,
     Tiling,
     Windows,

@@ -16,8 +16,8 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.nn.functions.convolution.op import join_tiles, on_tiles, shards_of, tile_images, tilings_of
 from gdt.nn.functions.convolution.tiles import Numbers, image_term, tiles_first, tiles_in_place
 from gdt.nn.functions.convolution.windows import Steps, lengths, of_taps, parts_of
+from gdt.ops.blocks.windows import Padding, Windows, one_for_each_axis, windows_of
 from gdt.ops.elementwise import zero
-from gdt.ops.windows import Padding, Windows, one_for_each_axis, windows_of
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.reduction import identity

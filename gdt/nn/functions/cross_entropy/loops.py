@@ -11,7 +11,7 @@ import numpy as np
 from gdt.engine.loops import loop
 from gdt.engine.plan import Shards
 from gdt.engine.specialization import are_arrays
-from gdt.ops.sums import LONGEST
+from gdt.ops.blocks.sums import LONGEST
 
 Block = Any
 Body = Callable[..., Any]

@@ -37,8 +37,8 @@ from gdt.nn.functions.softmax import (
     merge_largest_and_sum,
     softmax_gradient,
 )
+from gdt.ops.blocks.sums import add_reduce, row_maximum
 from gdt.ops.elementwise import like, widened_half
-from gdt.ops.sums import add_reduce, row_maximum
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec
