@@ -27,8 +27,6 @@ from gdt.functions.dtypes import namespace_info as __array_namespace_info__
 from gdt.functions.numpys import *
 from gdt.linalg import fitting
 from gdt.linalg.fitting import *
-from gdt.nn import functions as nn_functions
-from gdt.nn.functions import *
 from gdt.ops import *
 from gdt.programs import function as function_module
 from gdt.programs.function import *
@@ -47,6 +45,7 @@ if TYPE_CHECKING:  # what `LOADED_ON_FIRST_USE` holds
     from gdt.debug.configuration import *
     from gdt.debug.drawing import *
     from gdt.debug.observers import *
+    from gdt.nn.functions import *
     from gdt.saving import load_model, load_weights
     from gdt.training import Trainer
     from gdt.training.strategies import *
@@ -64,6 +63,32 @@ LOADED_ON_FIRST_USE = {
     "estimators": [],
     "metrics": [],
     "nn": [],
+    "nn.functions": [
+        "attention",
+        "average_pool",
+        "batch_norm",
+        "batch_normalization",
+        "convolution",
+        "elu",
+        "erf",
+        "gelu",
+        "group_norm",
+        "layer_norm",
+        "leaky_relu",
+        "log_softmax",
+        "logsumexp",
+        "max_pool",
+        "relu",
+        "rms_norm",
+        "sigmoid",
+        "sigmoid_cross_entropy_with_logits",
+        "silu",
+        "softmax",
+        "softmax_cross_entropy_with_logits",
+        "softplus",
+        "sparse_softmax_cross_entropy_with_logits",
+        "transposed_convolution",
+    ],
     "optim": [],
     "saving": ["load_model", "load_weights"],
     "testing": [],
@@ -99,7 +124,6 @@ __all__ += function_module.__all__
 __all__.extend(functions.PUBLIC)
 __all__ += layout.__all__
 __all__ += mesh.__all__
-__all__.extend(nn_functions.PUBLIC)
 __all__ += numpys.__all__
 __all__ += op_module.__all__
 __all__.extend(ops.PUBLIC)

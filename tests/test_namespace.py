@@ -271,3 +271,21 @@ def test_names_that_are_loaded_on_first_use_are_public() -> None:
         if names and "." in module:
             assert sorted(loaded.__all__) == names, module
         assert {*names, *([] if "." in module else [module])} <= {*dir(gdt)}, module
+
+
+def test_an_op_that_is_named_as_one_that_is_loaded_later_is_an_error() -> None:
+    code = """
+import gdt
+
+@gdt.op("... -> ...")
+def relu(xp, x, /):
+    return x
+
+try:
+    gdt.nn
+except gdt.errors.ArgumentError as problem:
+    assert "gdt has a function 'relu'" in str(problem)
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

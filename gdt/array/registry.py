@@ -50,8 +50,8 @@ def _registered(function: F, name: str) -> F:
 
 def public_names(namespace: dict[str, Any]) -> list[str]:
     """Return the names in a package's namespace that are neither private nor those of modules."""
-    return [
+    return sorted(
         name
         for name, value in namespace.items()
         if not (name.startswith("_") or isinstance(value, types.ModuleType))
-    ]
+    )

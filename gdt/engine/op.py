@@ -517,7 +517,7 @@ def declared(new: O) -> O:
     would replace as a method of arrays and in NumPy's protocols.
     """
     namesake = FUNCTIONS.get(new.name)
-    if namesake is not None and _is_of_gdt(namesake) and not _is_of_gdt(new):
+    if namesake is not None and _is_of_gdt(namesake) is not _is_of_gdt(new):  # gdt.nn loads late
         raise error(
             ArgumentError,
             "op",

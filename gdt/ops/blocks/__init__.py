@@ -1,4 +1,4 @@
-"""What ops are made of: functions of blocks and of index intervals, kernels and compiled loops.
+"""Parts that several ops are made of: index intervals, tiles, sums, kernels, compiled loops.
 
 Nothing here is public, and nothing here calls a public op.
 """
