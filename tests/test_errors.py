@@ -428,3 +428,28 @@ def test_complex_numbers_have_no_place_between_points(name: str) -> None:
 def test_a_mean_that_counts_cannot_hold_is_refused() -> None:
     with pytest.raises(e.ArgumentError, match=r"lam is 1e\+30, not at least 0 and at most 4.6"):
         gdt.random.poisson(3, 1e30)
+
+
+# ---------------------------------------------------------------- names of calls
+
+
+def test_errors_are_named_by_the_innermost_public_call() -> None:
+    names = {
+        "average": lambda: gdt.average(gdt.ones(2), weights=gdt.zeros(2)),
+        "linalg.norm": lambda: gdt.linalg.norm(gdt.ones((2, 2)), "nucular"),
+        "CheckpointManager": lambda: gdt.CheckpointManager("folder", gdt.ones(1), max_to_keep=0),
+        "Batches": lambda: gdt.data.Batches(np.ones(3), np.ones(2), batch_size=1),
+        "Dense": lambda: gdt.nn.Dense(2)(gdt.ones(())),
+        "restore": lambda: gdt.checkpoint.restore("nowhere", {}),
+    }
+    for name, call in names.items():
+        with pytest.raises(gdt.errors.GdtError, match=rf"\A{re.escape(name)}: "):
+            call()
+
+
+def test_errors_of_subclasses_are_named_by_these() -> None:
+    class Mine(gdt.data.Batches):
+        pass
+
+    with pytest.raises(gdt.errors.GdtError, match=r"\AMine: 3 rows"):
+        Mine(np.ones(3), batch_size=4, drop_remainder=True)

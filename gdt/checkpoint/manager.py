@@ -56,13 +56,10 @@ class CheckpointManager:
         name: str = "ckpt",
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
-            raise error(
-                ArgumentError, "CheckpointManager", f"max_to_keep is {max_to_keep}, not 1 or more"
-            )
+            raise error(ArgumentError, f"max_to_keep is {max_to_keep}, not 1 or more")
         if Path(name).name != name or "\0" in name:
             raise error(
                 ArgumentError,
-                "CheckpointManager",
                 f"name is {name!r}, which is no name of a file",
                 remedy="Folders go into `directory`.",
             )

@@ -188,7 +188,6 @@ def _check_facts(path: Path, places: Sequence[Slot], file: Any, partial: bool) -
     if wrong:
         raise error(
             CheckpointError,
-            "restore",
             f"{path} does not fit\n  " + "\n  ".join(wrong),
             remedy="Restore into a model of the same shapes, an optimizer after its init(model); "
             "partial=True leaves arrays out.",

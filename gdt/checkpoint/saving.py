@@ -77,7 +77,6 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
         if problem:
             raise error(
                 CheckpointError,
-                "save",
                 f"{slot.name!r} {problem}",
                 remedy="Rename a key of the tree.",
             )
@@ -135,7 +134,6 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
             more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
             raise error(
                 CheckpointError,
-                "save",
                 f"processes save different trees to {path}\n  " + "\n  ".join([*lines, *more]),
                 operands=dict([sides[0], sides[i]]),
                 remedy="Every process saves the same tree; nothing was written.",
@@ -271,7 +269,6 @@ def _check_values(path: Path, values: Mapping[str, Any]) -> None:
     if large:
         raise error(
             CheckpointError,
-            "save",
             f"counters are of 64 bits in {path}\n  " + "\n  ".join(large),
             remedy=f"They are in {limits.min}..{limits.max}.",
         )
@@ -283,7 +280,6 @@ def _check_values(path: Path, values: Mapping[str, Any]) -> None:
     if wrong:
         raise error(
             CheckpointError,
-            "save",
             f"safetensors cannot hold these in {path}\n  " + "\n  ".join(wrong),
             remedy=f"It holds {', '.join(CODES)}.",
         )

@@ -164,7 +164,7 @@ def _array(value: Any) -> HostArray:
     try:
         return np.asarray(value)
     except ValueError as cause:
-        raise error(ShapeError, "Batches", f"an argument is no array: {cause}") from None
+        raise error(ShapeError, f"an argument is no array: {cause}") from None
 
 
 def _check(arrays: tuple[HostArray, ...], batch_size: int, drop_remainder: bool) -> None:
@@ -174,18 +174,15 @@ def _check(arrays: tuple[HostArray, ...], batch_size: int, drop_remainder: bool)
         for number, array in enumerate(arrays)
     }
     if not arrays or any(array.ndim == 0 for array in arrays):
-        raise error(ShapeError, "Batches", "needs arrays with rows", operands=operands)
+        raise error(ShapeError, "needs arrays with rows", operands=operands)
     rows = len(arrays[0])
     if any(len(array) != rows for array in arrays):
-        raise error(ShapeError, "Batches", "arrays differ in their rows", operands=operands)
+        raise error(ShapeError, "arrays differ in their rows", operands=operands)
     if batch_size < 1:
-        raise error(
-            ArgumentError, "Batches", f"batch_size is {batch_size}", remedy="Pass 1 or more."
-        )
+        raise error(ArgumentError, f"batch_size is {batch_size}", remedy="Pass 1 or more.")
     if rows == 0 or (drop_remainder and rows < batch_size):
         raise error(
             ShapeError,
-            "Batches",
             f"{rows} rows make no batch of {batch_size}",
             operands=operands,
             remedy="Pass a smaller batch_size, or drop_remainder=False.",

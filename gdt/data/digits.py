@@ -172,4 +172,4 @@ def _blosc_decompress() -> Callable[[bytes], bytes]:
 def _error(
     problem: str, *, operands: dict[str, str] | None = None, remedy: str | None = None
 ) -> DataError:
-    return error(DataError, "mnist", problem, operands=operands, remedy=remedy)
+    return error(DataError, problem, operands=operands, remedy=remedy)

@@ -148,4 +148,4 @@ def _from_table(
 
 
 def _error(problem: str, *, remedy: str | None = None) -> DataError:
-    return error(DataError, "imdb", problem, remedy=remedy)
+    return error(DataError, problem, remedy=remedy)

@@ -12,6 +12,7 @@ Every error is both a `GdtError` and the builtin that a NumPy user would expect 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from types import FrameType
@@ -155,17 +156,15 @@ def type_text(value: object) -> str:
 
 def error(
     error_type: type[E],
-    op: str,
-    problem: str,
-    *,
+    *text: str,
     operands: Mapping[str, object] | None = None,
     rule: str | None = None,
     remedy: str | None = None,
 ) -> E:
     """Return, without raising it, an `error_type` whose text has the common form.
 
-    op: the public name that the user called.
-    problem: what is wrong, with names and numbers.
+    text: what is wrong, with names and numbers; before it the name of the call, where that is
+    another than `name_of_call` finds.
     operands: the type of each operand by its name, or anything whose `str` describes the operand.
     rule: the text of the op's sharding rule, where the rule explains the problem.
     remedy: what to do.
@@ -175,13 +174,46 @@ def error(
     concat: axis 2 is out of range for rank 2
       Use an axis in -2..1.
     """
-    lines = [f"{op}: {problem}"]
+    *name, problem = text
+    lines = [f"{name[0] if name else name_of_call()}: {problem}"]
     lines += [f"  {name}: {operand}" for name, operand in (operands or {}).items()]
     if rule is not None:
         lines.append(f"  rule: {rule}")
     if remedy is not None:
         lines.append(f"  {remedy}")
     return error_type("\n".join(lines))
+
+
+CHAPTERS = ("fft", "linalg")
+"""Packages whose functions go by two names in errors, as users write them: `linalg.solve`."""
+
+
+def name_of_call() -> str:
+    """Return the name of the innermost public function or class of gdt that runs.
+
+    Public is what `gdt` or its package (`gdt.nn`, `gdt.linalg`) has under its name. A public method
+    of such a class goes by its own name, any other method by the name of the object's class, or
+    of the object itself if it has one, as ops do.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    innermost = frame.f_code.co_name if frame else ""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        package = ".".join(module.split(".")[:2])
+        owner, _, method = frame.f_code.co_qualname.partition(".")
+        owner = owner.rstrip("_")
+        for namespace in (package, "gdt") if package.startswith("gdt.") else ():
+            value = vars(sys.modules[namespace]).get(owner)
+            if isinstance(value, type) and value.__module__ == module:
+                if method.isidentifier() and method[0] != "_":
+                    return method
+                this = frame.f_locals.get("self", value)
+                return str(getattr(this, "__name__", type(this).__name__))
+            if value and getattr(inspect.unwrap(value), "__code__", None) is frame.f_code:
+                chapter = package.removeprefix("gdt.")
+                return f"{chapter}.{owner}" if chapter in CHAPTERS else owner
+        frame = frame.f_back
+    return innermost
 
 
 LIBRARIES = ("gdt", "numpy", "contextlib")

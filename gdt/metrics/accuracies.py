@@ -108,7 +108,7 @@ def _mean(hits: DistributedArray, reduction: str) -> DistributedArray:
     reduction "none", hits as float32."""
     if reduction not in ("mean", "none"):
         remedy = "It is 'mean' or 'none'."
-        raise error(ArgumentError, "accuracy", f"reduction is {reduction!r}", remedy=remedy)
+        raise error(ArgumentError, f"reduction is {reduction!r}", remedy=remedy)
     if reduction == "none":
         return hits.astype("float32")
     total = hits.astype("float32").sum()

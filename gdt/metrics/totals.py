@@ -159,7 +159,7 @@ class AUC(Metric):
         from_logits: bool | None = None,
     ) -> None:
         if num_thresholds < 2:
-            raise error(ArgumentError, "AUC", f"num_thresholds is {num_thresholds}, below 2")
+            raise error(ArgumentError, f"num_thresholds is {num_thresholds}, below 2")
         self.num_thresholds, self.name, self.from_logits = num_thresholds, name, from_logits
 
     def of_logits(self) -> Metric:
@@ -267,7 +267,7 @@ class ConfusionMatrix(Metric):
 
     def __init__(self, classes: int, name: str = "confusion_matrix") -> None:
         if classes < 1:
-            raise error(ArgumentError, "ConfusionMatrix", f"{classes} classes, not 1 or more")
+            raise error(ArgumentError, f"{classes} classes, not 1 or more")
         self.classes, self.name = classes, name
 
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:

@@ -49,7 +49,7 @@ def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> Any:
     (x,) = as_operands("rotary", x=x)
     size = features_of("rotary", x, 2)
     if size % 2:
-        raise error(ShapeError, "rotary", f"x has {size} features, which are not pairs")
+        raise error(ShapeError, f"x has {size} features, which are not pairs")
     if positions is None:
         layout = Layout.of(x.mesh, (x.layout.dims[-2],))
         positions = arange(x.shape[-2], dtype=np.int32, layout=layout)
@@ -152,7 +152,7 @@ class MultiHeadAttention(Module):
         """Create weights and biases for x of `size` features."""
         if self.head_size is None and size % self.heads:
             problem = f"{self.heads} heads do not divide {size} features"
-            raise error(ArgumentError, "MultiHeadAttention", problem)
+            raise error(ArgumentError, problem)
         head_size = self.head_size or size // self.heads
         self.size, self.head_size = size, head_size
         widths = [n * head_size for n in (self.heads, self.key_heads, self.key_heads)]
@@ -199,13 +199,11 @@ class MultiHeadAttention(Module):
         if rank >= q.ndim:
             problem = f"the mask has {rank} axes, and x {q.ndim - 1}"
             remedy = "It is (batch, positions, others), or what broadcasts to it; heads see alike."
-            raise error(ShapeError, "MultiHeadAttention", problem, remedy=remedy)
+            raise error(ShapeError, problem, remedy=remedy)
         if rank == 2 and any(n not in (1, m) for n, m in zip(mask.shape, sizes, strict=True)):
             problem = f"the mask has shape {list(mask.shape)}, for {sizes[0]} positions"
             remedy = "A mask of the others that are seen, (batch, others), is mask[:, None, :]."
-            raise error(
-                ShapeError, "MultiHeadAttention", f"{problem} and {sizes[1]} others", remedy=remedy
-            )
+            raise error(ShapeError, f"{problem} and {sizes[1]} others", remedy=remedy)
         if rank > 2:
             mask = expand_dims(mask, -3)
         y = self._attend(q, k, v, mask, self.training if training is None else training)

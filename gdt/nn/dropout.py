@@ -42,7 +42,7 @@ class Dropout(Module):
 
     def __init__(self, rate: float, *, key: Any = None) -> None:
         if not 0 <= rate < 1:
-            raise error(ArgumentError, "Dropout", f"rate is {rate!r}", remedy="It is in [0, 1).")
+            raise error(ArgumentError, f"rate is {rate!r}", remedy="It is in [0, 1).")
         self.rate = rate
         self.key = random.key(key)
         self.calls = 0

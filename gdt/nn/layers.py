@@ -68,7 +68,7 @@ class Dense(Module):
         if output_size is None:
             input_size, output_size = None, input_size
         if output_size is None:
-            raise error(ArgumentError, "Dense", "it has no output size", remedy="Write Dense(10).")
+            raise error(ArgumentError, "it has no output size", remedy="Write Dense(10).")
         check_sizes("Dense", input_size=input_size, output_size=output_size)
         create, create_bias = initializers.get(initializer), initializers.get(bias_initializer)
         self.weight: DistributedArray | None = None
@@ -106,7 +106,7 @@ class Dense(Module):
             if shape[-1:] == weight.shape[:1]:
                 raise
             problem = f"x has shape {list(shape)}, and the layer takes {weight.shape[0]} features"
-            raise error(ShapeError, "Dense", problem) from cause
+            raise error(ShapeError, problem) from cause
         if bias is not None:
             y = y + bias
         return y if self.activation is None else self.activation(y)
@@ -209,7 +209,7 @@ class Sequential(Module):
             return Sequential(*self.layers[index])
         if isinstance(index, int) and not -len(self) <= index < len(self):
             problem = f"layer {index} is out of range for {len(self)} layers"
-            raise error(IndexRangeError, "Sequential", problem)
+            raise error(IndexRangeError, problem)
         return self.layers[index]
 
     def __len__(self) -> int:

@@ -68,7 +68,6 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         if key in self._layouts:
             raise error(
                 LayoutError,
-                "LayoutMap",
                 f"{key!r} has a layout already",
                 operands={key: self._layouts[key]},
                 remedy="Delete it first to set another.",
@@ -78,7 +77,6 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         if isinstance(layout, str) or (is_of_output and isinstance(layout, Sharded)):
             raise error(
                 LayoutError,
-                "LayoutMap",
                 f"the layout of {key!r} is {layout!r}, not a list of sharding specs",
                 remedy="Name the mesh axis that splits each axis, or None, as in ['data', None].",
             )
@@ -88,11 +86,11 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             ranks = {fixed.rank for w, fixed in specs if not is_open(w)}
             if len(ranks) > 1:
                 problem = f"the layouts of {key!r} have different ranks"
-                raise error(LayoutError, "LayoutMap", problem, operands=vars(layout))
+                raise error(LayoutError, problem, operands=vars(layout))
         elif isinstance(layout, Layout):
             if layout.mesh is not self.mesh:
                 problem = f"the layout of {key!r} is on {layout.mesh}, and the map on {self.mesh}"
-                raise error(MeshError, "LayoutMap", problem)
+                raise error(MeshError, problem)
         else:
             fixed = layout_of([s for s in layout if not is_of_output or s != MATCH], self.mesh)
             layout = layout if is_of_output or is_open(layout) else fixed
@@ -386,4 +384,4 @@ def _pattern(key: str) -> re.Pattern[str]:
     try:
         return re.compile(key)
     except re.error as cause:
-        raise error(LayoutError, "LayoutMap", f"{key!r} is no pattern ({cause})") from None
+        raise error(LayoutError, f"{key!r} is no pattern ({cause})") from None

@@ -56,7 +56,7 @@ class Model(Module):
         for s in [*symbols, *leaves(outputs)]:
             if not isinstance(s, Symbol):
                 problem = f"inputs and outputs are symbols, and {shown_value(s)} is none"
-                raise error(ArgumentError, "Model", problem)
+                raise error(ArgumentError, problem)
         self.layers: list[Module] = []
         self.input_shapes = tuple((s.shape, s.dtype.name) for s in symbols)
         numbers = {id(s): i for i, s in enumerate(symbols)}
@@ -86,7 +86,7 @@ class Model(Module):
         super().__init_subclass__(**kwargs)
         if "call" in vars(cls) or "__call__" in vars(cls):
             remedy = "Write class Net(gdt.nn.Module), with layers in __init__ and a __call__."
-            raise error(ArgumentError, "Model", f"{cls.__name__} computes by itself", remedy=remedy)
+            raise error(ArgumentError, f"{cls.__name__} computes by itself", remedy=remedy)
 
     def __call__(self, *inputs: Any, training: bool | None = None) -> Any:
         if training is None:
@@ -109,12 +109,12 @@ class Model(Module):
         """Raise ShapeError for inputs whose number or rows are not those of the model."""
         if len(inputs) != len(self.input_shapes):
             problem = f"{len(inputs)} arrays for {len(self.input_shapes)} inputs"
-            raise error(ShapeError, "Model", problem)
+            raise error(ShapeError, problem)
         for i, (x, (shape, _)) in enumerate(zip(inputs, self.input_shapes, strict=True)):
             if np.shape(x)[1:] != shape[1:]:
                 row_shape = f"(batch, {', '.join(map(str, shape[1:]))})"
                 problem = f"input {i} has shape {list(np.shape(x))}, not {row_shape}"
-                raise error(ShapeError, "Model", problem)
+                raise error(ShapeError, problem)
 
 
 class _Held:
@@ -151,7 +151,7 @@ def _in_order(outputs: Sequence[Symbol], numbers: dict[int, int]) -> list[Symbol
             continue
         if symbol.function is None:
             problem = f"the outputs need {symbol}, which is not among the inputs"
-            raise error(ArgumentError, "Model", problem)
+            raise error(ArgumentError, problem)
         if is_ready:
             order[id(symbol)] = symbol
         else:

@@ -119,7 +119,7 @@ class BatchNorm(_FeatureNorm):
     ) -> None:
         if not 0 <= momentum <= 1:
             problem = f"momentum is {momentum!r}"
-            raise error(ArgumentError, "BatchNorm", problem, remedy="It is in [0, 1].")
+            raise error(ArgumentError, problem, remedy="It is in [0, 1].")
         self.momentum = momentum
         specs = _parameter_specs("BatchNorm", layout, None, affine, dtype)
         specs["moving_mean"] = ParameterSpec("BatchNorm", initializers.zeros, dtype, layout)
@@ -250,9 +250,7 @@ class GroupNorm(_FeatureNorm):
     ) -> None:
         check_sizes("GroupNorm", groups=groups)
         if size is not None and size % groups:
-            raise error(
-                ArgumentError, "GroupNorm", f"{groups} groups do not divide {size} channels"
-            )
+            raise error(ArgumentError, f"{groups} groups do not divide {size} channels")
         self.groups = groups
         specs = _parameter_specs("GroupNorm", layout, offset_layout, affine, dtype)
         super().__init__(size, epsilon, specs)

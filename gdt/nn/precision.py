@@ -38,7 +38,7 @@ def mixed_precision(model: M, dtype: str | None = "float16") -> M:
         dtype = dtype.removeprefix("mixed_")
     if dtype is not None and dtype not in DTYPES:
         remedy = f"Use one of {', '.join(DTYPES)}, or None."
-        raise error(ArgumentError, "mixed_precision", f"dtype is {dtype!r}", remedy=remedy)
+        raise error(ArgumentError, f"dtype is {dtype!r}", remedy=remedy)
     for _, module in model.modules():
         module.compute_dtype = dtype
     return model

@@ -159,5 +159,5 @@ def Input(shape: Iterable[int], dtype: Any = "float32") -> Symbol:
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
             problem = f"{size!r} in shape {sizes} is no size"
             remedy = "Rows of any length are for gdt.nn.Sequential, and for classes of your own."
-            raise error(ShapeError, "Input", problem, remedy=remedy)
+            raise error(ShapeError, problem, remedy=remedy)
     return Symbol(zeros((0, *sizes), dtype))

@@ -70,7 +70,6 @@ class Layout(Immutable):
         if isinstance(sharding_specs, str) or not isinstance(sharding_specs, Sequence):
             raise error(
                 LayoutError,
-                "Layout",
                 f"sharding_specs is {sharding_specs!r}, not a list with one entry per array axis",
             )
         dims = tuple(_axes_of(spec, mesh) for spec in sharding_specs)
@@ -80,7 +79,6 @@ class Layout(Immutable):
             if reduction not in UFUNCS:
                 raise error(
                     LayoutError,
-                    "Layout",
                     f"unknown reduction {reduction!r} over mesh axis {name!r}",
                     remedy=f"Use one of {', '.join(UFUNCS)}.",
                 )
@@ -90,7 +88,6 @@ class Layout(Immutable):
             if mesh_axes.count(axis) > 1:
                 raise error(
                     LayoutError,
-                    "Layout",
                     f"mesh axis {mesh.axis_names[axis]!r} is used {mesh_axes.count(axis)} times",
                     operands={"sharding_specs": list(sharding_specs), "mesh": mesh},
                     remedy="A mesh axis can split one array axis, or hold one partial reduction.",
@@ -350,7 +347,6 @@ def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
     if not isinstance(names, tuple) or not all(isinstance(n, str) for n in names):
         raise error(
             LayoutError,
-            "Layout",
             f"{spec!r} is not a sharding spec",
             remedy="A spec is gdt.UNSHARDED, the name of a mesh axis, or a tuple of names.",
         )
@@ -358,7 +354,6 @@ def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
         if not mesh.contains_dim(name):
             raise error(
                 LayoutError,
-                "Layout",
                 f"no mesh axis {name!r}",
                 operands={"mesh": mesh},
                 remedy="A spec is gdt.UNSHARDED or one of "

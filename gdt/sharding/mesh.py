@@ -70,9 +70,7 @@ class Mesh(Immutable):
     _interned: ClassVar[WeakValueDictionary[tuple[object, ...], Mesh]] = WeakValueDictionary()
 
     def __new__(cls, *args: object, **kwargs: object) -> Mesh:
-        raise error(
-            MeshError, "Mesh", "a mesh is not constructed directly", remedy="Use gdt.create_mesh."
-        )
+        raise error(MeshError, "a mesh is not constructed directly", remedy="Use gdt.create_mesh.")
 
     @classmethod
     def _of(

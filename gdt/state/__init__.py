@@ -263,7 +263,6 @@ def _looks_trainable(place: Place) -> bool:
 def _without_place(name: str) -> DtypeError:
     return error(
         DtypeError,
-        "slots",
         f"{name or 'an array'} has no place where another could be put",
         remedy="Keep arrays in a Module, a dict or a list, not alone or in a tuple.",
     )
