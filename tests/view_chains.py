@@ -151,7 +151,7 @@ class Chain:
                 ("+= other", lambda a, b: a.__iadd__(b)),
                 ("np.add(out=)", lambda a, b: np.add(a, value, out=a)),
             ]
-            if n.ndim:
+            if n.ndim and not np.isnan(n).any():  # NumPy's sort rewrites the bits of NaN
                 choices.append(("sort", lambda a, b: a.sort()))
         if n.dtype.kind == "c":
             choices.append(("imag =", lambda a, b: setattr(a, "imag", 2)))
