@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,22 @@ def test_erf_is_as_accurate_as_it_says(dtype: str) -> None:
 def test_bad_input_is_named(call: Callable[[], Any], problem: str) -> None:
     with pytest.raises(gdt.errors.GdtError, match=problem):
         call()
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_integers_to_negative_powers_are_refused_but_in_padding(blocks: int) -> None:
+    mesh = gdt.create_mesh([("a", 4)], blocks=blocks)
+    layout = gdt.Layout(["a"], mesh)
+    x = gdt.asarray(np.arange(-2, 3), layout=layout)
+    powers = gdt.asarray([1, 2, 1, 3, 2], layout=layout) - 1  # 0 - 1 in the padding
+    step = gdt.function(gdt.power)
+    for f in (gdt.power, *[step] * 3):
+        assert f(x, powers).tolist() == [1, -1, 1, 1, 2]
+    calls = [partial(f, x, powers - 1) for f in (gdt.power, step)]
+    calls += [lambda: 2 ** (powers - 1), lambda: x ** np.full(5, -1), lambda: x ** np.int64(-1)]
+    for call in calls:
+        with pytest.raises(ValueError, match="power: integers to the power of -1"):
+            call()
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
