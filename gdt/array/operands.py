@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.dlpack import imported
 from gdt.array.operators import is_array_like
@@ -81,6 +82,24 @@ def as_operands(op: str, **values: Any) -> list[DistributedArray]:
     ]
     check_meshes([a.type for a in arrays], op, list(values))
     return arrays
+
+
+def as_elements(
+    op: str, x: DistributedArray, dtype: np.dtype, name: str, value: Any
+) -> DistributedArray:
+    """An argument beside `x` as an array on its mesh, of a dtype to which arrays are cast.
+
+    Raises OverflowError for a Python integer that the dtype cannot hold, DtypeError for a complex
+    number in the place of a real one.
+    """
+    if type(value) not in SCALARS and not isinstance(value, list | tuple):
+        return as_operands(op, x=x, **{name: value})[1].astype(dtype)
+    try:
+        elements = np.asarray(value, dtype)
+    except TypeError:
+        problem = f"{name} is {shown_value(value)}, which cannot be an element of {dtype}"
+        raise error(DtypeError, op, problem) from None
+    return as_operand(elements, x.mesh, op, name, is_constant=type(value) in SCALARS)
 
 
 def all_on_one_mesh(values: Sequence[Any]) -> bool:

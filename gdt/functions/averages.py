@@ -17,7 +17,17 @@ from gdt.functions.assembling import with_rank
 from gdt.functions.einsum import einsum
 from gdt.ops.comparison import clip, equal
 from gdt.ops.creation import full, zeros
-from gdt.ops.elementwise import astype, conj, divide, imag, multiply, real, sqrt, subtract
+from gdt.ops.elementwise import (
+    astype,
+    checked_dtype,
+    conj,
+    divide,
+    imag,
+    multiply,
+    real,
+    sqrt,
+    subtract,
+)
 from gdt.ops.extrema import max_, min_
 from gdt.ops.joining import concat, stack
 from gdt.ops.lookup import along_axis_or_flat, checked_axis
@@ -26,6 +36,7 @@ from gdt.ops.products.op import diagonal, matmul
 from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose, transpose_
+from gdt.ops.statistics import check_variance_dtype
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
@@ -120,7 +131,10 @@ def cov(
     """The covariance matrix of variables: the rows of `x` (and `y`), columns if not `rowvar`.
 
     bias: whether to divide by the number of observations, not by one less; `ddof` says by how many
-    less. fweights, aweights: how often each observation counts, and its importance.
+    less. fweights, aweights: how often each observation counts, and its importance. dtype: in which
+    it is computed, and of the result, but that weights are float64; at least float64 if it is None.
+    Raises ShapeError for weights that do not fit, DtypeError for a dtype of integers, or a real one
+    of complex numbers.
 
     >>> gdt.cov([[0, 1, 2], [2, 1, 0]]).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
@@ -130,7 +144,9 @@ def cov(
     if y is not None:
         _, y = as_operands("cov", x=x, y=y)
         rows = concat([rows, _variables(y, rowvar, "cov")], axis=0)
-    rows = astype(rows, promoted(rows.dtype, np.float64) if dtype is None else dtype)
+    dtype = promoted(rows.dtype, np.float64) if dtype is None else checked_dtype(dtype, "cov")
+    check_variance_dtype(rows, dtype, "cov")
+    rows = astype(rows, dtype)
     ddof = (0 if bias else 1) if ddof is None else ddof
     weights: Any = None
     for name, w in (("fweights", fweights), ("aweights", aweights)):
@@ -143,8 +159,10 @@ def cov(
     if weights is None:
         total: Any = rows.shape[1]
         centred = rows - mean(rows, axis=1, keepdims=True)
-        factor: Any = np.float64(max(total - ddof, 0))
-        return squeeze(divide(matmul(centred, conj(transpose(centred))), factor))
+        # An array, so that infinities are no partial sums; float16 holds no number above 65,504.
+        factor: Any = promoted(real(centred).dtype, np.float32).type(max(total - ddof, 0))
+        products = matmul(centred, conj(transpose(centred)))
+        return squeeze(astype(divide(products, factor), dtype))
     total = sum_(weights)
     centred = rows - sum_(rows * weights, axis=1, keepdims=True) / total
     factor = total - ddof

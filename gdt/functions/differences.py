@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operands
+from gdt.array.operands import as_elements, as_operands
 from gdt.array.registry import public
 from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
@@ -21,7 +21,7 @@ from gdt.ops.reductions import negative_axes, sum_
 from gdt.ops.rounding import abs_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
-from gdt.sharding.dtypes import promoted
+from gdt.sharding.dtypes import castable, promoted
 
 __all__ = ["diff", "ediff1d", "gradient", "trapezoid", "unwrap"]
 
@@ -100,7 +100,7 @@ def _as_end(end: Any, x: DistributedArray, axis: int, name: str) -> DistributedA
 def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> DistributedArray:
     """Differences of neighbours in the flattened array, between `to_begin` and `to_end`.
 
-    Raises DtypeError for bools.
+    Raises DtypeError for bools, and for ends that NumPy does not cast to the dtype of `x` either.
 
     >>> gdt.ediff1d([1, 2, 4], to_begin=0, to_end=[8, 9]).tolist()
     [0, 1, 2, 8, 9]
@@ -114,7 +114,10 @@ def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> DistributedArra
             parts.append(differences)
         elif part is not None:
             _, array = as_operands("ediff1d", x=x, **{name: part})
-            parts.append(reshape(astype(array, x.dtype), -1))
+            if not castable(array.dtype, x.dtype, "same_kind"):
+                problem = f"{name} of {array.dtype} does not fit"
+                raise error(DtypeError, "ediff1d", problem, operands={"x": x.type})
+            parts.append(reshape(as_elements("ediff1d", x, x.dtype, name, part), -1))
     return concat(parts) if len(parts) > 1 else differences
 
 
@@ -308,4 +311,4 @@ def unwrap(
     correction = where(less(abs_(steps), half), 0, wrapped - steps)
     first = p[along(p.ndim, at, slice(0, 1))]
     rest = p[along(p.ndim, at, slice(1, None))] + cumsum(correction, axis=at)
-    return concat([first, rest], axis=at)
+    return astype(concat([first, rest], axis=at), promoted(steps.dtype, period))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operands
+from gdt.array.operands import as_elements, as_operands
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.errors import DtypeError, IndexRangeError, IndexTypeError, ShapeError, error
@@ -17,7 +17,6 @@ from gdt.functions.repeating import tile
 from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.comparison import logical_not, not_equal
 from gdt.ops.creation import ones, zeros_like
-from gdt.ops.elementwise import astype
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import concat
 from gdt.ops.lookup import along_axis_or_flat, checked_axis, checked_indices
@@ -187,16 +186,17 @@ def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> Distribute
     """`x` with `values` before the indices `obj` along `axis` (None: of the flattened array).
 
     obj: an int, a slice, integers or a mask: indices in `x` before anything is inserted. values:
-        broadcast to the slices that are inserted, and cast to the dtype of `x`.
+        broadcast to the slices that are inserted, and cast to the dtype of `x`; RangeError (an
+        OverflowError) and DtypeError are raised for Python numbers that it cannot hold.
 
     >>> gdt.insert([1, 2, 3], [1, 3], [8, 9]).tolist()
     [1, 8, 2, 3, 9]
     """
-    x, values = as_operands("insert", x=x, values=values)
+    x, _ = as_operands("insert", x=x, values=values)
+    values = as_elements("insert", x, x.dtype, "values", values)
     x, at = along_axis_or_flat(x, axis, "insert")
     size = x.shape[at]
     places = _places(obj, size, "insert", x)
-    values = astype(values, x.dtype)
     if places.size == 1:
         if places.ndim == 0:  # as NumPy has it: the first axis of `values` is that of the slices
             values = moveaxis(with_rank(values, x.ndim), 0, at)

@@ -19,7 +19,7 @@ from gdt.ops.extrema import argmax, argmin, max_, min_
 from gdt.ops.reductions import Axis, all_, any_, reduced_count, sum_
 from gdt.ops.reductions import mean as mean_
 from gdt.ops.scans import cumprod, cumsum, prod
-from gdt.ops.statistics import check_real, var
+from gdt.ops.statistics import check_variance_dtype, var
 from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = [
@@ -185,9 +185,8 @@ def nanvar(
     1.0
     """
     (x,) = as_operands("nanvar", x=x)
-    _check_dtype(x, dtype, "nanvar")
     if dtype is not None:
-        check_real(x, dtype, "nanvar")
+        check_variance_dtype(x, dtype, "nanvar")
         x = astype(x, dtype)
     options = given(None, where)
     if not has_nan(x):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operands
+from gdt.array.operands import SCALARS, as_elements, as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
@@ -24,11 +24,24 @@ __all__ = ["choose", "piecewise", "select"]
 Arrays = Sequence[Any]
 
 
+def _of_one_dtype(op: str, values: Arrays, arrays: Arrays) -> list[DistributedArray]:
+    """Values, given also as arrays, in the dtype to which they promote. Python numbers are weak, as
+    in NumPy (NEP 50)."""
+    weak = [type(v) in SCALARS for v in values]
+    dtype = promoted(*[v if w else x.dtype for v, w, x in zip(values, weak, arrays, strict=True)])
+    return [
+        as_elements(op, x, dtype, f"choice {i}", v if w else x)
+        for i, (v, w, x) in enumerate(zip(values, weak, arrays, strict=True))
+    ]
+
+
 @public
 def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> DistributedArray:
     """Element by element that of `choicelist` whose condition is the first true one, or `default`.
 
-    Raises ShapeError for lists of different lengths, DtypeError for a condition that is not bool.
+    Python numbers take the dtype of the arrays. Raises ShapeError for lists of different lengths,
+    DtypeError for a condition that is not bool, RangeError (an OverflowError) for a Python integer
+    that the dtype of the arrays cannot hold.
 
     >>> x = gdt.arange(5)
     >>> gdt.select([x < 2, x > 3], [x, x * 10], -1).tolist()
@@ -41,20 +54,14 @@ def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> Distribute
     arrays = {f"condition {i}": c for i, c in enumerate(condlist)}
     arrays |= {f"choice {i}": c for i, c in enumerate(choicelist)}
     operands = as_operands("select", **arrays, default=default)
-    conditions, choices = operands[:count], operands[count:-1]
+    conditions = operands[:count]
     for i, condition in enumerate(conditions):
         if condition.dtype.kind != "b":
             problem = f"condition {i} is {condition.dtype}, not bool"
             raise error(DtypeError, "select", problem, operands={"condition": condition.type})
-    # Python numbers are weak, so they promote as they were given.
-    values = [*choicelist, default]
-    weak = [isinstance(v, int | float | complex) for v in values]
-    dtype = promoted(
-        *[v if w else x.dtype for v, w, x in zip(values, weak, operands[count:], strict=True)]
-    )
-    result = astype(operands[-1], dtype)
+    *choices, result = _of_one_dtype("select", [*choicelist, default], operands[count:])
     for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
-        result = where(condition, astype(choice, dtype), result)
+        result = where(condition, choice, result)
     shape = np.broadcast_shapes(*[c.shape for c in operands])
     return result if result.shape == shape else broadcast_to(result, shape)
 
@@ -66,8 +73,11 @@ def choose(
 ) -> DistributedArray:
     """Element by element that of `choices` that the integers `a` name.
 
-    mode: "raise", "wrap" or "clip": what becomes of integers that name none; "raise" reads one
-        truth value, and raises IndexRangeError (an IndexError).
+    choices: arrays, and Python numbers, which take the dtype of the arrays. mode: "raise", "wrap"
+        or "clip": what becomes of integers that name none; "raise" reads one truth value, and
+        raises IndexRangeError (an IndexError).
+    Raises RangeError (an OverflowError) for a Python integer that the dtype of the arrays cannot
+    hold.
 
     >>> gdt.choose([0, 1, 0], [[1, 2, 3], [10, 20, 30]]).tolist()
     [1, 20, 3]
@@ -87,11 +97,10 @@ def choose(
         raise error(ArgumentError, "choose", f"unknown mode {mode!r}")
     elif a.size and bool(any_(logical_or(less(a, 0), greater_equal(a, count)))):
         raise error(IndexRangeError, "choose", f"an index is out of range for {count} choices")
-    a, *arrays = broadcast_arrays(a, *arrays)
-    dtype = promoted(*[x.dtype for x in arrays])
-    result = astype(arrays[-1], dtype)
-    for i, choice in enumerate(arrays[:-1]):
-        result = where(equal(a, i), astype(choice, dtype), result)
+    arrays = _of_one_dtype("choose", list(operands.values()), arrays)
+    a, *arrays, result = broadcast_arrays(a, *arrays)
+    for i, choice in enumerate(arrays):
+        result = where(equal(a, i), choice, result)
     return result
 
 
@@ -103,7 +112,8 @@ def piecewise(
 
     funclist: functions `f(x, *args, **kw)`, of all of `x`, and numbers; with one more than there
         are conditions, the last one is taken where no condition holds, else 0.
-    Raises ShapeError for lists that do not fit.
+    Raises ShapeError for lists that do not fit, and for numbers that the dtype of `x` cannot hold
+    RangeError (an OverflowError) or DtypeError.
 
     >>> gdt.piecewise([-1.0, 2.0], [gdt.asarray([True, False])], [lambda x: -x, 5.0]).tolist()
     [1.0, 5.0]
@@ -128,15 +138,7 @@ def piecewise(
         raise error(ShapeError, "piecewise", problem)
     result = x * 0 if kind_of(x.dtype) in "iufc" else astype(x, x.dtype) & False
     for condition, function in zip(conditions, funclist, strict=True):
-        value = _value(function, x, args, kw)
-        result = astype(where(condition, value, result), x.dtype)
+        value = function(x, *args, **kw) if callable(function) else function
+        value = as_elements("piecewise", x, x.dtype, "a value", value)
+        result = where(condition, value, result)
     return result
-
-
-def _value(
-    function: Callable[..., Any] | Any,
-    x: DistributedArray,
-    args: tuple[Any, ...],
-    kw: dict[str, Any],
-) -> Any:
-    return function(x, *args, **kw) if callable(function) else function

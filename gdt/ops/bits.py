@@ -286,6 +286,9 @@ def _numbers_in_numpy(
 @in_numpy(_numbers_in_numpy)
 def _numbers(x: DistributedArray, nan: Any, above: Any, below: Any, /) -> DistributedArray:
     finite = where(isnan(x), nan, where(isposinf(x), above, where(isneginf(x), below, x)))
+    if finite.dtype.kind == "c":
+        problem = f"a complex number takes no place of a {x.dtype}"
+        raise error(DtypeError, "nan_to_num", problem, operands={"x": x.type})
     return astype(finite, x.dtype)
 
 

@@ -273,9 +273,7 @@ def _variance(
             raise error(DtypeError, "var", "ddof and correction are one argument; both are given")
         ddof = correction
     if dtype is not None:
-        if kind_of(checked_dtype(dtype, "var")) not in "fc":
-            raise error(DtypeError, "var", f"a variance is no {np.dtype(dtype)}")
-        check_real(x, dtype, "var")
+        check_variance_dtype(x, dtype, "var")
         x = astype(x, dtype)
         return astype(_variance(x, axis, None, ddof, keepdims, where, mean), dtype)
     if where is not True or mean is not None:
@@ -287,8 +285,11 @@ def _variance(
     return variance * (n / (n - ddof) if n > ddof else float("inf"))
 
 
-def check_real(x: DistributedArray, dtype: Any, name: str) -> None:
-    """Raise DtypeError for complex numbers whose deviations a real dtype would halve in silence."""
+def check_variance_dtype(x: DistributedArray, dtype: Any, name: str) -> None:
+    """Raise DtypeError for a dtype of integers, and for complex numbers whose deviations a real
+    dtype would halve in silence."""
+    if kind_of(checked_dtype(dtype, name)) not in "fc":
+        raise error(DtypeError, name, f"a variance is no {np.dtype(dtype)}")
     if x.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         problem = f"as {np.dtype(dtype)} the imaginary parts are lost"
         remedy = "Take the real result of a complex dtype, or of gdt.real(x)."

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operand
+from gdt.array.operands import as_elements, as_operand
 from gdt.array.operators import is_array_like
 from gdt.array.registry import UNCHECKED, public
 from gdt.array.views import all_observers, outdate, partial_of, view_step, views_of
@@ -144,11 +143,15 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
     """The value as an array of the dtype of `x`."""
     if not is_array_like(value):
         raise error(DtypeError, "update_at", f"value is {type_text(value)}", operands={"x": x.type})
-    if type(value) in KINDS or (how == "set" and isinstance(value, list | tuple)):
-        value = _of_python(x, value, how)
-    elif not isinstance(value, DistributedArray):
+    if how == "divide" and kind_of(x.dtype) not in "fc":
+        raise error(
+            DtypeError, "update_at", f"a quotient cannot stay {x.dtype}", operands={"x": x.type}
+        )
+    if how == "set" or x.dtype.kind in KINDS.get(type(value), ()):
+        return as_elements("update_at", x, x.dtype, "value", value)
+    if not isinstance(value, DistributedArray):
         value = as_operand(value, x.mesh, "update_at", "value")
-    if how != "set" and not castable(value.dtype, x.dtype, "same_kind"):
+    if not castable(value.dtype, x.dtype, "same_kind"):
         raise error(
             DtypeError,
             "update_at",
@@ -156,29 +159,12 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
             operands={"x": x.type, "value": value.type},
             remedy="Cast x, or value, with astype.",
         )
-    if how == "divide" and kind_of(x.dtype) not in "fc":
-        raise error(
-            DtypeError, "update_at", f"a quotient cannot stay {x.dtype}", operands={"x": x.type}
-        )
     result: DistributedArray = astype(value, x.dtype)
     return result
 
 
 KINDS = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 """The kinds of dtypes that a Python number does not change when it is combined with them."""
-
-
-def _of_python(x: DistributedArray, value: Any, how: str) -> DistributedArray:
-    """A Python number, or a list to set, as an array of the dtype of `x`; a number that would
-    change the kind of `x` when it is combined with its elements has its own dtype."""
-    is_number = type(value) in KINDS
-    dtype = x.dtype if how == "set" or x.dtype.kind in KINDS[type(value)] else None
-    try:
-        elements = np.asarray(value, dtype)
-    except TypeError:
-        problem = f"{shown_value(value)} cannot be an element of {x.dtype}"
-        raise error(DtypeError, "update_at", problem, operands={"x": x.type}) from None
-    return as_operand(elements, x.mesh, "update_at", "value", is_constant=is_number)
 
 
 def _combined(x: DistributedArray, value: DistributedArray, how: str) -> DistributedArray:
