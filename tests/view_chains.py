@@ -151,7 +151,7 @@ class Chain:
                 ("+= other", lambda a, b: a.__iadd__(b)),
                 ("np.add(out=)", lambda a, b: np.add(a, value, out=a)),
             ]
-            if n.ndim and not np.isnan(n).any():  # NumPy's sort rewrites the bits of NaN
+            if n.ndim and _keeps_bits_when_sorted(n):
                 choices.append(("sort", lambda a, b: a.sort()))
         if n.dtype.kind == "c":
             choices.append(("imag =", lambda a, b: setattr(a, "imag", 2)))
@@ -183,6 +183,15 @@ class Chain:
 
 def _added_at(a: Any, index: Any, value: Any) -> None:
     a[index] += value
+
+
+def _keeps_bits_when_sorted(n: np.ndarray) -> bool:
+    """Whether elements have the same bits after NumPy's sort: it gives NaN others, and 0.0 and -0.0
+    the same."""
+    if n.dtype.kind not in "fc":
+        return True
+    parts = np.stack([n.real, n.imag])
+    return not (np.isnan(parts) | (np.signbit(parts) & (parts == 0))).any()
 
 
 def _cast(a: Any, dtype: Any) -> Any:
