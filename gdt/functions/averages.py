@@ -71,6 +71,24 @@ def ptp(
     return subtract(max_(x, axis=axis, keepdims=keepdims), min_(x, axis=axis, keepdims=keepdims))
 
 
+def weights_along(
+    op: str, x: DistributedArray, weights: DistributedArray, axis: Axis
+) -> DistributedArray:
+    """Weights that broadcast to `x`: those of its shape, or of its lengths along `axis`, whose
+    axes are in the order of `axis`."""
+    if weights.shape == x.shape:
+        return weights
+    negative = negative_axes(x.type, axis, op)
+    axes = [a % x.ndim for a in axis] if isinstance(axis, Sequence) else list(negative)
+    if axis is None or weights.shape != tuple(x.shape[a] for a in axes):
+        problem = f"weights of shape {list(weights.shape)} do not fit axis {axis}"
+        operands = {"x": x.type, "weights": weights.type}
+        raise error(ShapeError, op, problem, operands=operands)
+    kept = [n if d - x.ndim in negative else 1 for d, n in enumerate(x.shape)]
+    in_order: DistributedArray = reshape(transpose(weights, np.argsort(axes).tolist()), kept)
+    return in_order
+
+
 @public
 def average(
     x: Any,
@@ -82,9 +100,9 @@ def average(
 ) -> Any:
     """The average over `axis` (None: all axes), weighted by `weights`.
 
-    weights: of the shape of `x`, or of its length along `axis`. returned: whether to return the
-    sums of the weights as well. Raises ShapeError for weights that do not fit, and, after reading
-    one truth value, DivisionError (a ZeroDivisionError) for weights that add up to 0.
+    weights: of the shape of `x`, or of its lengths along `axis`, in that order. returned: whether
+    to return the sums of the weights as well. Raises ShapeError for weights that do not fit, and,
+    after reading one truth value, DivisionError (a ZeroDivisionError) for weights that add up to 0.
 
     >>> float(gdt.average([1.0, 2.0, 3.0], weights=[3, 1, 0]))
     1.25
@@ -97,15 +115,7 @@ def average(
         count = full((), reduced_count(x, axis), result.dtype, layout=Layout.replicated(x.mesh, 0))
         return result, broadcast_to(count, result.shape)
     x, weights = as_operands("average", x=x, weights=weights)
-    if weights.shape != x.shape:
-        axes = (
-            None if axis is None else [a + x.ndim for a in negative_axes(x.type, axis, "average")]
-        )
-        if axes is None or weights.shape != tuple(x.shape[a] for a in axes):
-            problem = f"weights of shape {list(weights.shape)} do not fit"
-            operands = {"x": x.type, "weights": weights.type}
-            raise error(ShapeError, "average", problem, operands=operands)
-        weights = reshape(weights, [n if d in axes else 1 for d, n in enumerate(x.shape)])
+    weights = weights_along("average", x, weights, axis)
     dtype = promoted(x.dtype, weights.dtype, *["float64"] * (x.dtype.kind in "biu"))
     weights = broadcast_to(astype(weights, dtype), x.shape)
     scale = sum_(weights, axis=axis, keepdims=keepdims)

@@ -15,7 +15,8 @@ from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.engine.whole_arrays import in_numpy
-from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
+from gdt.functions.averages import weights_along
 from gdt.functions.nan_functions import nanmean
 from gdt.ops import comparison
 from gdt.ops.along_axis import take_along_axis_in_range
@@ -196,19 +197,6 @@ def _of_numbers(
     return out
 
 
-def _weights_of(name: str, x: DistributedArray, weights: Any, axis: Axis) -> DistributedArray:
-    """The weights in the shape of `x`: those of an axis are those of every slice along it."""
-    x, weights = as_operands(name, x=x, weights=weights)
-    if weights.shape != x.shape:
-        axes = negative_axes(x.type, axis, name)
-        if axis is None or weights.shape != tuple(x.shape[a] for a in axes):
-            problem = f"weights of shape {list(weights.shape)} do not fit axis {axis}"
-            raise error(ShapeError, name, problem, operands={"x": x.type})
-        kept = [n if d - x.ndim in axes else 1 for d, n in enumerate(x.shape)]
-        weights = broadcast_to(reshape(weights, kept), x.shape)
-    return astype(weights, float)
-
-
 def _weighted(
     x: DistributedArray, weights: DistributedArray, q: np.ndarray, *, numbers_only: bool
 ) -> DistributedArray:
@@ -256,7 +244,8 @@ def _quantiles(
         if method != "inverted_cdf":
             problem = f"weights go with the method 'inverted_cdf' alone, not with {method!r}"
             raise error(ArgumentError, name, problem)
-        weights = _weights_of(name, x, weights, axis)
+        x, weights = as_operands(name, x=x, weights=weights)
+        weights = broadcast_to(astype(weights_along(name, x, weights, axis), float), x.shape)
     if numbers_only and not x.size:
         nothing = nanmean(x, axis, keepdims=keepdims)
         return broadcast_to(nothing, levels.shape + nothing.shape)
