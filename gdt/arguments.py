@@ -11,6 +11,7 @@ import functools
 import inspect
 import types
 import typing
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -127,7 +128,12 @@ def misfit(
 ) -> ArgumentError | None:
     """An error that names the first argument that does not fit the signature or the annotations;
     None if all fit."""
-    signature = inspect.signature(function)
+    known = _signature(function)
+    by_name = {**dict(zip(known.positional, args, strict=False)), **kwargs}
+    is_bound = len(by_name) == len(args) + len(kwargs)
+    if is_bound and known.required <= by_name.keys() <= known.names:
+        return misfit_value(function, name, by_name)
+    signature = known.signature
     try:
         arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as cause:
@@ -149,7 +155,7 @@ def misfit_value(
 ) -> ArgumentError | None:
     """An error that names the first of these arguments that does not fit its annotation; None if
     all fit."""
-    hints = _hints(function)
+    hints = _signature(function).hints
     for label, value in values.items():
         hint = hints.get(label.split("[")[0], Any)
         if not fits(value, hint):
@@ -175,11 +181,11 @@ def blamed(
     misfit_error = misfit(function, name, args, kwargs)
     if misfit_error is not None:
         return misfit_error
-    arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+    arguments = _signature(function).signature.bind(*args, **kwargs).arguments
     attributes = (
         vars(arguments["self"]).values() if hasattr(arguments.get("self"), "__dict__") else ()
     )
-    takes_functions = any("Callable" in str(h) for h in _hints(function).values())
+    takes_functions = any("Callable" in str(h) for h in _signature(function).hints.values())
     if takes_functions or any(map(callable, attributes)) or isinstance(cause, LookupError):
         return None
     return of_all_arguments(name, arguments, cause)
@@ -200,12 +206,36 @@ def of_all_arguments(name: str, arguments: Mapping[str, Any], cause: Exception) 
     return error(ArgumentError, name, problem, operands=operands)
 
 
-@functools.lru_cache(maxsize=1 << 10)
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function)
-    except NameError:  # a name that is imported for type checkers alone
-        return {}
+class _Signature:
+    """The signature and the annotations of a function.
+
+    positional: the names of the parameters that arguments without a name are bound to. names: those
+    of all parameters; none if some have no name of their own, as those of `*args`. required: those
+    of the parameters without a default.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.signature = inspect.signature(function)
+        parameters = self.signature.parameters.values()
+        are_named = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters)
+        self.positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        self.names = frozenset([p.name for p in parameters if are_named])
+        self.required = frozenset([p.name for p in parameters if p.default is p.empty])
+        try:
+            self.hints = typing.get_type_hints(function)
+        except NameError:  # a name that is imported for type checkers alone
+            self.hints = {}
+
+
+def _signature(function: Callable[..., Any]) -> _Signature:
+    """The signature of a function, inspected once for as long as the function lives."""
+    signature = _SIGNATURES.get(function)
+    if signature is None:
+        signature = _SIGNATURES[function] = _Signature(function)
+    return signature
+
+
+_SIGNATURES = weakref.WeakKeyDictionary[Callable[..., Any], _Signature]()
 
 
 def check_takes(op: str, name: str, function: Callable[..., Any], *arguments: str) -> None:

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import inspect
 import pydoc
 import re
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -230,6 +233,30 @@ PASSING_ON = {
     "explain", "call_with_layout", "op", "apply_along_axis", "fromfunction", "piecewise", "savez",
     "savez_compressed", "printoptions",
 }  # fmt: skip
+
+
+def test_a_signature_is_inspected_once_while_its_function_lives() -> None:
+    def redefined(value: type) -> Callable[..., Any]:
+        def f(x: Any, *, n: Any = 1) -> Any:
+            return x
+
+        f.__annotations__["x"] = value
+        return f
+
+    first = redefined(int)
+    inspected, reference = checked(first, eager=True), weakref.ref(first)
+    inspected(1)
+    with mock.patch.object(inspect, "signature", side_effect=AssertionError):
+        assert inspected(2, n=2) == 2
+        with pytest.raises(ArgumentError, match="x is 'one', not int"):
+            inspected("one")
+    assert checked(redefined(str), eager=True)("one") == "one"
+    for args, kwargs in (((), {}), ((1, 2), {}), ((1,), {"x": 1}), ((1,), {"m": 1})):
+        with pytest.raises(ArgumentError, match="argument"):
+            inspected(*args, **kwargs)
+    del first, inspected
+    gc.collect()
+    assert reference() is None
 
 
 @pytest.mark.parametrize("name", sorted({*_public(), "distributed.initialize"} - PASSING_ON))
