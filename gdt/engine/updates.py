@@ -110,7 +110,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     the operand that follows and the scalars after that. Parameters may be small and many, so it is
     compiled as one function."""
     donated, count = range(len(plan.outs)), len(plan.types) - len(plan.outs) - 1
-    namespace = {"array": DistributedArray, "is_owned": is_only_owned, "types": plan.outs}
+    namespace = {"array": DistributedArray, "types": plan.outs, **OWNERSHIP}
     local = ["run", "group", "block", "scalars", "made", *[f"scalar{i}" for i in range(count)]]
     names = Names([*namespace, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
     operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
@@ -121,7 +121,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     lines = [
         f"{', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
         *[f"scalar{i} = scalars[{i}]" for i in range(count)],
-        *[f"free{d} = is_owned(o{d}, k{d})" for d in donated],
+        *[f"free{d} = {is_only_owned_source(f'o{d}[k{d}]')}" for d in donated],
         f"made = {made}",
         *[f"o{d}[k{d}] = array(types[{d}], (made[{d}],))" for d in donated],
     ]
@@ -193,6 +193,12 @@ def is_only_owned(mapping: Mapping[str, Any], name: str, i: int = 0) -> bool:
     return count(mapping[name]) == ONE_REFERENCE and has_own_block(mapping[name], i)
 
 
+def is_only_owned_source(place: str) -> str:
+    """The source of `is_only_owned(mapping, name)` for the expression `mapping[name]`, in a
+    namespace with `OWNERSHIP`: a call less for each parameter of a step."""
+    return f"count({place}) == one and has_own_block({place}, 0)"
+
+
 def has_own_block(array: DistributedArray, i: int) -> bool:
     """Whether nothing but an array refers to its tuple of blocks, to its block `i`, or to that
     block's memory, which is no file's and no other object's."""
@@ -210,3 +216,6 @@ def has_own_block(array: DistributedArray, i: int) -> bool:
             return False
         has_memory = pooled or getattr(getattr(block.base, "flags", None), "owndata", False)
     return has_memory and getattr(block.flags, "writeable", True)  # CuPy's all are
+
+
+OWNERSHIP = {"count": sys.getrefcount, "one": ONE_REFERENCE, "has_own_block": has_own_block}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gdt.array.array import DistributedArray
 from gdt.array.views import rebind
 from gdt.engine.source import define
-from gdt.engine.updates import is_only_owned, is_owned
+from gdt.engine.updates import OWNERSHIP, is_only_owned_source, is_owned
 from gdt.errors import FunctionError, error
 from gdt.programs.graphs.cuda_graph import StepGraph, step_graph
 from gdt.programs.instruction import array_of
@@ -165,7 +165,7 @@ class Recording:
             "unverified": self.unverified, "UNVERIFIED": UNVERIFIED,
             "changed": state.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
             "array": DistributedArray, "rebind": rebind, "is_owned": is_owned,
-            "is_only_owned": is_only_owned, "entered": frozenset(state.entered),
+            "entered": frozenset(state.entered), **OWNERSHIP,
         }  # fmt: skip
         self.graph = _graph(name, recorder, inputs, program)
         # Lists and dicts of the arguments are the same ones of the state as then, or none of it.
@@ -241,9 +241,12 @@ def _run(
     blocks = [f"{values[r]}[0]" if r in alone else f"tuple({values[r]})" for r in program.inputs]
     if graph is None:
         namespace["run"] = program.run
+        places = {r: f"o{first[r]}[k{first[r]}]" for r in program.donated}
         lines = [
-            f"free{r} = is_{'only_' * (r in alone)}owned(o{first[r]}, k{first[r]})"
-            for r in program.donated
+            f"free{r} = {is_only_owned_source(place)}"
+            if r in alone
+            else f"free{r} = is_owned(o{first[r]}, k{first[r]})"
+            for r, place in places.items()
         ]
         operands = ", ".join(blocks + [f"free{r}" for r in program.donated])
     else:
