@@ -64,8 +64,7 @@ def mapped_file(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
         problem = f"{os.fspath(path)} holds several arrays"
         remedy = "Save each array to a .npy file of its own."
         raise error(DataError, "Batches", problem, remedy=remedy)
-    rows: npt.NDArray[Any] = array
-    return rows
+    return array
 
 
 def is_path(value: Any) -> bool:

@@ -37,8 +37,7 @@ def _exchange() -> Callable[[int], int]:
         return lambda count: count
     for name in EXCHANGES:
         if hasattr(library, name):
-            function: Callable[[int], int] = library[name]
-            return function
+            return library[name]
     return lambda count: count
 
 

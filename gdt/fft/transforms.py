@@ -47,8 +47,7 @@ def _operand(name: str, x: Any, *, is_real: bool = False) -> DistributedArray:
     if is_real and x.dtype.kind == "c":
         raise error(DtypeError, name, "x is complex", operands={"x": x.type})
     # A split transform's factors are of the type that the elements and complex64 promote to.
-    array: DistributedArray = x if kind_of(x.dtype) in "fc" else astype(x, "float64")
-    return array
+    return x if kind_of(x.dtype) in "fc" else astype(x, "float64")
 
 
 def _length(name: str, n: Any, **operands: ArrayType) -> int:

@@ -194,8 +194,7 @@ def _split_along(name: str, x: Any, sections: Any, axis: int, rank: int) -> list
     if x.ndim < rank:
         problem = f"rank {x.ndim} is less than {rank}"
         raise error(ShapeError, name, problem, operands={"x": x.type})
-    parts: list[DistributedArray] = split(x, sections, axis=axis)
-    return parts
+    return split(x, sections, axis=axis)
 
 
 @public

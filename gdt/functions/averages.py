@@ -85,8 +85,7 @@ def weights_along(
         operands = {"x": x.type, "weights": weights.type}
         raise error(ShapeError, op, problem, operands=operands)
     kept = [n if d - x.ndim in negative else 1 for d, n in enumerate(x.shape)]
-    in_order: DistributedArray = reshape(transpose(weights, np.argsort(axes).tolist()), kept)
-    return in_order
+    return reshape(transpose(weights, np.argsort(axes).tolist()), kept)
 
 
 @public

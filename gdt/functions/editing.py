@@ -103,8 +103,7 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
     x, at = along_axis_or_flat(x, axis, "delete")
     size = x.shape[at]
     if isinstance(obj, DistributedArray) and obj.ndim:
-        kept: DistributedArray = compress(_kept(obj, x, at), x, axis=at)
-        return kept
+        return compress(_kept(obj, x, at), x, axis=at)
     keep = np.ones(size, bool)
     keep[_places(obj, size, "delete", x)] = False
     return _joined_rows([x], np.flatnonzero(keep), at, "delete")
@@ -118,8 +117,7 @@ def _kept(obj: DistributedArray, x: DistributedArray, axis: int) -> DistributedA
         return logical_not(obj)
     at = checked_indices(x.type, reshape(obj, obj.size), axis, "delete")
     all_kept = ones(size, bool, layout=Layout.of(x.mesh, (x.layout.dims[axis],)))
-    kept: DistributedArray = scatter_rows(all_kept, at, zeros_like(at, bool), axis=0, how="set")
-    return kept
+    return scatter_rows(all_kept, at, zeros_like(at, bool), axis=0, how="set")
 
 
 MOST_PIECES = 64  # intervals that are moved as such; rows of more of them are looked up

@@ -159,8 +159,7 @@ def _whole(x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype) -> 
             results.append(second if weight else first)
         else:
             results.append(_between(first, second, dtype.type(weight)))
-    out: DistributedArray = stack(results)
-    return out
+    return stack(results)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -193,8 +192,7 @@ def _of_numbers(
             first, second = (take_along_axis_in_range(ordered, at, axis=0) for at in places)
         first, second = (astype(end, dtype) for end in (first, second))
         results.append(_between(first, second, astype(weight, dtype))[0])
-    out: DistributedArray = stack(results)
-    return out
+    return stack(results)
 
 
 def _weighted(

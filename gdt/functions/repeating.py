@@ -128,8 +128,7 @@ def repeat(
         return move_intervals([x] * max(count, 1), dim, pieces, count * size)
     before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
     wide = broadcast_to(expand_dims(x, dim + 1), (*before, count, *after))
-    result: DistributedArray = reshape(wide, (*before[:-1], size * count, *after))
-    return result
+    return reshape(wide, (*before[:-1], size * count, *after))
 
 
 def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> DistributedArray:

@@ -90,16 +90,14 @@ def _firsts(ordered: DistributedArray, equal_nan: bool) -> DistributedArray:
 def _with_trues_in_front(values: DistributedArray, count: int) -> DistributedArray:
     """Return the vector with `count` elements True in front."""
     first = ones(count, bool, layout=Layout.replicated(values.mesh, 1))
-    whole: DistributedArray = concat([relayout(first, values.layout.resolved), values.resolve()])
-    return whole
+    return concat([relayout(first, values.layout.resolved), values.resolve()])
 
 
 def _counts(is_first: DistributedArray) -> DistributedArray:
     starts = flatnonzero(is_first)
     end = astype(zeros(1, layout=Layout.replicated(starts.mesh, 1)), np.int64)
     stops = concat([starts[1:], relayout(end + is_first.size, starts.layout)])
-    counts: DistributedArray = stops[: starts.size] - starts
-    return counts
+    return stops[: starts.size] - starts
 
 
 def _inverse(groups: Groups) -> DistributedArray:
@@ -107,8 +105,7 @@ def _inverse(groups: Groups) -> DistributedArray:
     order = groups.order
     assert order is not None
     empty = zeros_like(number)
-    inverse: DistributedArray = scatter_rows(empty, order, number, axis=0, how="set")
-    return inverse
+    return scatter_rows(empty, order, number, axis=0, how="set")
 
 
 class UniqueAll(NamedTuple):
@@ -136,8 +133,7 @@ class UniqueInverse(NamedTuple):
 
 def _flat(x: Any, name: str) -> DistributedArray:
     (x,) = as_operands(name, x=x)
-    flat: DistributedArray = reshape(x.resolve(), (x.size,))
-    return flat
+    return reshape(x.resolve(), (x.size,))
 
 
 @public

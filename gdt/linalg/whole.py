@@ -215,8 +215,7 @@ def slogdet_gradient(g: Any, out: Any, inverse: DistributedArray) -> Distributed
     slope = zeros_like(logarithm) if g[1] is None else g[1]
     if g[0] is not None and sign.dtype.kind == "c":
         slope = slope - 1j * real(1j * g[0] * sign)
-    cotangent: DistributedArray = along_matrices(slope) * matrix_transpose(inverse)
-    return cotangent
+    return along_matrices(slope) * matrix_transpose(inverse)
 
 
 slogdet_of_whole.vjp(lambda g, out, x: like(slogdet_gradient(g, out, inv_of_whole(x)), x))

@@ -62,8 +62,7 @@ class Dropout(Module):
     def next_key(self) -> DistributedArray:
         """Return the key of a call, and count it."""
         (calls,) = from_host("Dropout", self._count)
-        key: DistributedArray = random.fold_in(self.key, calls)
-        return key
+        return random.fold_in(self.key, calls)
 
     def _count(self) -> tuple[DistributedArray]:
         """Return the number of calls so far as an array, and count one more."""

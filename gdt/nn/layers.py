@@ -127,8 +127,7 @@ class Flatten(Module):
 
     def __call__(self, x: DistributedArray) -> DistributedArray:
         features_of("Flatten", x)  # raises for a number
-        flat: DistributedArray = reshape(x, (x.shape[0], math.prod(x.shape[1:])))
-        return flat
+        return reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
 def _check_layer(op: str, number: int, layer: Any) -> None:

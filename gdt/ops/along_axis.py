@@ -166,8 +166,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
         return rows_at(x, indices, 0)
     if indices.size * x.layout.num_shards(axis) >= x.size:
         x, indices = _beside(x, indices, axis)
-    result: DistributedArray = take_along_axis_in_range(x, indices, axis=axis)
-    return result
+    return take_along_axis_in_range(x, indices, axis=axis)
 
 
 def _beside(

@@ -187,8 +187,7 @@ class IndexedAxes:
         x = transpose(x, tuple(self._order))
         stop = self.at + len(self.dims)
         size = math.prod(x.shape[self.at : stop])
-        out: DistributedArray = reshape(x, (*x.shape[: self.at], size, *x.shape[stop:]))
-        return out
+        return reshape(x, (*x.shape[: self.at], size, *x.shape[stop:]))
 
     def parted(self, x: DistributedArray) -> DistributedArray:
         """The inverse of `merged`."""
@@ -196,8 +195,7 @@ class IndexedAxes:
             return x
         order = self._order
         x = reshape(x, tuple([self.shape[d] for d in order]))
-        out: DistributedArray = transpose(x, tuple(np.argsort(order).tolist()))
-        return out
+        return transpose(x, tuple(np.argsort(order).tolist()))
 
     def in_place(self, rows: DistributedArray) -> DistributedArray:
         """The result of taking along the axis `at`, with its axes where NumPy has them."""
@@ -205,8 +203,7 @@ class IndexedAxes:
             return rows
         points = range(self.at, self.at + self.indices.ndim)
         others = [d for d in range(rows.ndim) if d not in points]
-        out: DistributedArray = transpose(rows, (*points, *others))
-        return out
+        return transpose(rows, (*points, *others))
 
     def from_place(self, values: DistributedArray) -> DistributedArray:
         """The inverse of `in_place`."""
@@ -215,8 +212,7 @@ class IndexedAxes:
         points, rank = range(self.indices.ndim), values.ndim
         others = range(self.indices.ndim, rank)
         order = [*others[: self.at], *points, *others[self.at :]]
-        out: DistributedArray = transpose(values, tuple(order))
-        return out
+        return transpose(values, tuple(order))
 
 
 def _flat_index(arrays: Sequence[DistributedArray], sizes: Sequence[int]) -> DistributedArray:

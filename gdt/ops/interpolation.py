@@ -156,8 +156,7 @@ def _between(
 ) -> DistributedArray:
     points = whole_if_short(points.resolve(), x)
     if is_whole(points):
-        between: DistributedArray = interp_whole(x, points, values)
-        return between
+        return interp_whole(x, points, values)
     layout = in_ascending_order(points)
     flat = relayout(reshape(x, (x.size,)), layout)
     between = _interp_split(flat, relayout(points, layout), relayout(values, layout))

@@ -243,5 +243,4 @@ def split(
             operands={"x": x.type},
             remedy="Use gdt.array_split for sections of different sizes.",
         )
-    parts: list[DistributedArray] = array_split(x, sections, axis)
-    return parts
+    return array_split(x, sections, axis)

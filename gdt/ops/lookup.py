@@ -167,8 +167,7 @@ def from_the_front(xp: Any, indices: Block, size: int) -> Block:
     at = indices.astype(np.int64)
     at = xp.where(at < 0, at + size, at)
     # NumPy takes half the time where the bounds have the dtype.
-    clipped: Block = at.clip(np.int64(0), np.int64(max(size - 1, 0)))
-    return clipped
+    return at.clip(np.int64(0), np.int64(max(size - 1, 0)))
 
 
 def locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
@@ -202,8 +201,7 @@ ADDED_BY_CUPY = {"int32", "uint32", "uint64", "float16", "float32", "float64"}
 def carrier_of(x: DistributedArray, axis: int) -> DistributedArray:
     """Zeros as long as axis `axis` of `x` and split like it, to tell a rule how to split it."""
     layout = Layout.of(x.mesh, (x.layout.dims[axis],))
-    carrier: DistributedArray = zeros(x.shape[axis], bool, layout=layout)
-    return carrier
+    return zeros(x.shape[axis], bool, layout=layout)
 
 
 def scatter_add(

@@ -316,8 +316,7 @@ def compress(
         x = x[(slice(None),) * axis + (slice(condition.size),)]
     order = (axis, *(d for d in range(x.ndim) if d != axis))
     rows = select_rows(transpose(x, order), condition.astype(bool))
-    result: DistributedArray = transpose(rows, tuple(np.argsort(order).tolist()))
-    return result
+    return transpose(rows, tuple(np.argsort(order).tolist()))
 
 
 @public
@@ -328,5 +327,4 @@ def extract(condition: Any, x: Any) -> DistributedArray:
     [1, 4]
     """
     condition, x = as_operands("extract", condition=condition, x=x)
-    flat: DistributedArray = compress(reshape(condition, (condition.size,)), x)
-    return flat
+    return compress(reshape(condition, (condition.size,)), x)

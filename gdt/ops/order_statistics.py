@@ -197,8 +197,7 @@ class Selection:
             if not len(part):
                 return np.zeros(self.samples, self.x.dtype)
             at = (np.arange(self.samples) * len(part) + len(part) // 2) // self.samples
-            values: np.ndarray = self.backend.to_host(part[self.backend.asarray(at)])
-            return values
+            return self.backend.to_host(part[self.backend.asarray(at)])
 
         samples = self.exchange.by_block(evenly_spaced, parts)
         return Sample(self.exchange.all_gather(samples)[0], lengths)

@@ -48,10 +48,7 @@ def flip(x: Any, axis: Axis = None) -> DistributedArray:
     (x,) = as_operands("flip", x=x)
     flipped = {a + x.ndim for a in negative_axes(x.type, axis, "flip")}
     turned = slice(None, None, -1)
-    out: DistributedArray = getitem_(
-        x, tuple(turned if d in flipped else slice(None) for d in range(x.ndim))
-    )
-    return out
+    return getitem_(x, tuple(turned if d in flipped else slice(None) for d in range(x.ndim)))
 
 
 @public
@@ -67,8 +64,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
         raise error(ArgumentError, "roll", f"shift is {shift!r}, not ints", operands={"x": x.type})
     if axis is None:
         flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
-        result: DistributedArray = reshape(flat, x.shape)
-        return result
+        return reshape(flat, x.shape)
     pairs = [(shift, axis)]
     if not (type(shift) is int and type(axis) is int):
         shifts, axes = np.broadcast_arrays(shift, axis)
@@ -114,8 +110,7 @@ def moveaxis(
 
 def _as_list(axes: int | Sequence[int]) -> list[Any]:
     """One axis, or several, as a list."""
-    listed: list[Any] = [axes] if type(axes) is int else np.atleast_1d(axes).tolist()
-    return listed
+    return [axes] if type(axes) is int else np.atleast_1d(axes).tolist()
 
 
 @public

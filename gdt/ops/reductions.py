@@ -271,8 +271,7 @@ def divided_by_count(g: DistributedArray, count: int) -> DistributedArray:
     """g / count; of float16 in float32, since 65504 is the largest count that float16 holds."""
     if g.dtype != np.float16:
         return g / count
-    share: DistributedArray = (g.astype(np.float32) / count).astype(np.float16)
-    return share
+    return (g.astype(np.float32) / count).astype(np.float16)
 
 
 def reduced_count(x: DistributedArray, axis: Axis) -> int:

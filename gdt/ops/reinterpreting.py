@@ -89,8 +89,7 @@ def _in_parts_vjp(g: Any, out: Any, x: Any, *, dtype: np.dtype) -> DistributedAr
 def _together_vjp(g: Any, out: Any, x: Any, *, dtype: np.dtype) -> DistributedArray:
     if not _is_of_parts(dtype, x.dtype):
         _bits_vjp(g, out, x, dtype=dtype)
-    parts: DistributedArray = viewed_in_parts(conj(g), dtype=x.dtype)
-    return parts
+    return viewed_in_parts(conj(g), dtype=x.dtype)
 
 
 viewed.vjp(_bits_vjp)

@@ -265,10 +265,7 @@ def _put_reshaped(x: DistributedArray, shape: Any, value: Any) -> DistributedArr
 def in_layout_of(value: DistributedArray, x: DistributedArray) -> DistributedArray:
     """The value as it lies when `x` takes it."""
     layout = x.layout.resolved
-    same: DistributedArray = (
-        value if value.layout is layout else FUNCTIONS["relayout"](value, layout)
-    )
-    return same
+    return value if value.layout is layout else FUNCTIONS["relayout"](value, layout)
 
 
 view_step("reshape", reshape, _put_reshaped, lambda x, shape: x.reshape(shape, copy=False))

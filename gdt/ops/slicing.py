@@ -192,8 +192,7 @@ def cut_of_key(array_type: ArrayType, key: Key) -> Cut:
 
 def cut(x: DistributedArray, how: Cut) -> DistributedArray:
     """The cut of `x`, an array of the cut's type; `x` itself if it stays whole."""
-    out: DistributedArray = x if how.is_whole else _cut(x, how=how)
-    return out
+    return x if how.is_whole else _cut(x, how=how)
 
 
 @planned_op(view="x")

@@ -122,8 +122,7 @@ def by_axis(
     else:
         layout = Layout.of(x.mesh, (every,))
         out = stack([vector(relayout(row, layout)) for row in rows])
-    result: DistributedArray = moveaxis(reshape(out, (*others, out.shape[-1])), -1, axis)
-    return result
+    return moveaxis(reshape(out, (*others, out.shape[-1])), -1, axis)
 
 
 def _sorted_along(x: DistributedArray, axis: int) -> DistributedArray:
@@ -219,8 +218,7 @@ def order_of_rows(x: DistributedArray) -> DistributedArray:
     """The indices that sort the rows of a matrix in lexicographic order, int64, NaN last; by one
     sort of keys that are as long as rows."""
     axes = tuple(sorted({a for of in x.layout.dims for a in of}))
-    order: DistributedArray = argsort_rows(relayout(x, Layout.of(x.mesh, (axes, ()))))
-    return order
+    return argsort_rows(relayout(x, Layout.of(x.mesh, (axes, ()))))
 
 
 @public
@@ -245,8 +243,7 @@ def lexsort(keys: Any, axis: int = -1) -> DistributedArray:
     for key in keys[1:]:
         by_key = argsort(take_along_axis(key, order, axis=at), axis=at)
         order = take_along_axis(order, by_key, axis=at)
-    result: DistributedArray = order
-    return result
+    return order
 
 
 def _key_columns(keys: Sequence[DistributedArray]) -> DistributedArray:
@@ -357,8 +354,7 @@ def _first_of_shards(x: DistributedArray, k: int, largest: bool) -> DistributedA
         for part in (values, order + starts * chunk)
     ]
     best = getitem(argsort(values, descending=largest), (slice(k),))
-    first: DistributedArray = rows_at(places, best, axis=0)
-    return first
+    return rows_at(places, best, axis=0)
 
 
 @public

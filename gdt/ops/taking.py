@@ -221,8 +221,7 @@ def take_at(
     x, axis = along_axis_or_flat(x, axis, name, takes_rank_0=True)
     indices = checked_indices(x.type, indices, axis, name, negative=negative)
     if not any(indices.layout.dims):  # the rows are not split either: tokens of an embedding
-        result: DistributedArray = take_in_range(x, indices, axis=axis)
-        return result
+        return take_in_range(x, indices, axis=axis)
     return rows_at(x, indices, axis)
 
 

@@ -314,8 +314,7 @@ def reduce_of_split(
     parts, used = _whole_shards(x.shape[axis], x.layout.num_shards(axis))
     totals = _gathered(parts_of_shards(x, ufunc=ufunc, axis=axis, parts=parts), axis)
     totals = getitem(totals, (*[slice(None)] * axis, slice(used)))
-    result: DistributedArray = reduce_of_whole(totals, ufunc=ufunc, axis=axis, keepdims=keepdims)
-    return result
+    return reduce_of_whole(totals, ufunc=ufunc, axis=axis, keepdims=keepdims)
 
 
 @lru_cache(maxsize=1 << 10)

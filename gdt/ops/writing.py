@@ -159,8 +159,7 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
             operands={"x": x.type, "value": value.type},
             remedy="Cast x, or value, with astype.",
         )
-    result: DistributedArray = astype(value, x.dtype)
-    return result
+    return astype(value, x.dtype)
 
 
 KINDS = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
@@ -172,8 +171,7 @@ def _combined(x: DistributedArray, value: DistributedArray, how: str) -> Distrib
     if how == "set":
         return value
     out = OPERATIONS[how](x, value)
-    combined: DistributedArray = astype(out, x.dtype)
-    return combined
+    return astype(out, x.dtype)
 
 
 def _whole_mask(x: DistributedArray, index: Any, value: DistributedArray) -> Any:
@@ -224,8 +222,7 @@ def _update_cut(
     if how != "set":
         value = _combined(cut(x, region), value, how)
     value, extents = _in_region(x, region, value)
-    updated: DistributedArray = _overwrite(x, value, extents=extents)
-    return updated
+    return _overwrite(x, value, extents=extents)
 
 
 def _in_region(

@@ -41,8 +41,7 @@ def global_norm(gradients: Tree) -> DistributedArray:
     """
     arrays, _ = _flat(gradients)
     scaled, unit = _scaled_norm("global_norm", arrays)
-    norm: DistributedArray = scaled * unit
-    return norm
+    return scaled * unit
 
 
 @partial(checked, eager=True)
@@ -124,5 +123,4 @@ def _times(g: DistributedArray, scale: DistributedArray) -> DistributedArray:
     if kind_of(g.dtype) not in "fc":
         return g * scale
     wide = widened(g.dtype)
-    scaled: DistributedArray = (g.astype(wide) * scale.astype(wide)).astype(g.dtype)
-    return scaled
+    return (g.astype(wide) * scale.astype(wide)).astype(g.dtype)

@@ -185,13 +185,12 @@ def drawn(
     array_type = ArrayType.of(sizes, checked_dtype(dtype, sampler), layout.resolved)
     if "dtype" in options:
         options = {**options, "dtype": array_type.dtype}
-    out: DistributedArray = _draw(
+    return _draw(
         *operands_of(key, array_type.mesh),
         sampler=sampler,
         array_type=array_type,
         options=tuple(options.items()),
     )
-    return out
 
 
 def in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:

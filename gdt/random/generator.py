@@ -192,8 +192,7 @@ def split(key: Key, n: int = 2) -> DistributedArray:
     >>> a.tolist() == b.tolist()
     False
     """
-    keys: DistributedArray = split_key(as_key(key), n=n)
-    return keys
+    return split_key(as_key(key), n=n)
 
 
 # ---------------------------------------------------------------- operands of draws

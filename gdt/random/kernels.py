@@ -93,8 +93,7 @@ def _draw(
 ) -> Block:
     """Draw by a function of `gdt.random.bits`: (..., length)."""
     module = random_bits if hasattr(random_bits, sampler) else distributions
-    values: Block = getattr(module, sampler)(xp, run, key, stream, **options)
-    return values
+    return getattr(module, sampler)(xp, run, key, stream, **options)
 
 
 def draw_block_of(

@@ -165,8 +165,7 @@ def check_array(name: str, value: Any) -> None:
 def scalar_of(name: str, value: Any) -> DistributedArray:
     """Return the result of a loss or metric, or the mean of the values of all rows."""
     check_array(name, value)
-    result: DistributedArray = mean(value) if value.ndim else value
-    return result
+    return mean(value) if value.ndim else value
 
 
 def checked_results(name: str, results: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
