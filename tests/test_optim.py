@@ -619,3 +619,106 @@ def test_a_model_in_the_place_of_gradients_is_an_error() -> None:
     with pytest.raises(ArgumentError, match=r"a Dense, which has parameters"):
         optimizer.update(gradients, model)
     assert optimizer.steps == 0
+
+
+class Signum(Optimizer):
+    """An optimizer of a program's own: steps along the sign of a corrected momentum."""
+
+    state_names = ("m",)
+
+    def __init__(self, learning_rate: Any = 0.01, beta: float = 0.75) -> None:
+        super().__init__(learning_rate)
+        self.beta = beta
+
+    def scalars(self, rate: float) -> tuple[float, ...]:
+        return rate, 1 - self.beta**self.steps
+
+    def apply(self, gradient: Any, parameter: Any, state: Any, rate: Any, correction: Any) -> Any:
+        state["m"] = self.beta * state["m"] + (1 - self.beta) * gradient
+        mean = state["m"] / correction
+        return parameter - rate * (gdt.sign(mean) + mean / (1 + gdt.max(abs(mean))) * rate)
+
+
+def signum(rates: Any, w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    m = np.zeros_like(w)
+    for t, g in enumerate(gradients):
+        m = 0.75 * m + 0.25 * g
+        mean, rate = m / (1 - 0.75 ** (t + 1)), rates(t)
+        w = w - rate * (np.sign(mean) + mean / (1 + np.abs(mean).max()) * rate)
+    return w
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("specs", LAYOUTS, ids=str)
+def test_a_formula_of_a_program_s_own_is_an_optimizer(
+    specs: list, blocks: int, recorded: bool, rng: np.random.Generator
+) -> None:
+    """Also in recorded steps: the rate and the correction are other numbers in each."""
+    mesh = create_mesh([("a", 2), ("b", 2)], blocks=blocks)
+    rates, layout = gdt.optim.exponential_decay(0.1, 2, 0.5), Layout(specs, mesh)
+    start, gradients = rng.standard_normal((9, 5)), rng.standard_normal((6, 9, 5))
+    parameters, optimizer = {"w": gdt.asarray(start, layout=layout)}, Signum(rates)
+    step = lambda g: optimizer.update(parameters, {"w": g})
+    step = gdt.function(step) if recorded else step
+    for g in gradients:
+        step(gdt.asarray(g, layout=layout))
+    np.testing.assert_allclose(parameters["w"].numpy(), signum(rates, start, gradients), rtol=1e-12)
+    assert parameters["w"].layout is layout is optimizer.state["m"]["w"].layout
+
+
+def test_a_formula_is_recorded_anew_for_other_numbers_of_its_own() -> None:
+    histories = []
+    for recorded in (False, True):
+        parameters, optimizer = {"w": gdt.ones(3)}, Signum(0.1)
+        step = lambda g, o=optimizer, p=parameters: o.update(p, {"w": g})
+        step = gdt.function(step) if recorded else step
+        for beta in (0.75, 0.75, 0.75, 0.5, 0.5):
+            optimizer.beta = beta
+            step(gdt.asarray([1.0, -1.0, beta - 0.7]))
+        histories.append(parameters["w"].tolist())
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_formulas_train_in_groups_averages_and_half_precision(dtype: str, tmp_path: Any) -> None:
+    def trained(steps: int, path: Any = None) -> Any:
+        parameters = {"w": gdt.ones((8,), dtype), "b": gdt.ones((8,), dtype)}
+        groups = ParameterGroups({"b": RMSprop(0.1)}, Signum(0.125))
+        optimizer = gdt.optim.LossScaling(MovingAverage(groups)).init(parameters)
+        tree = {"parameters": parameters, "optimizer": optimizer}
+        if path is not None:
+            gdt.checkpoint.restore(path, tree)
+        for _ in range(steps):
+            gradients = {n: optimizer.scaled(x) * 0.5 for n, x in parameters.items()}
+            optimizer.update(parameters, optimizer.unscaled(gradients))
+        return tree
+
+    path = gdt.checkpoint.save(tmp_path / "a.safetensors", trained(2))
+    one, other = trained(4), trained(2, path)
+    for name, x in one["parameters"].items():
+        assert x.dtype == dtype and (x.numpy().astype("float64") < 0.9).all()
+        np.testing.assert_array_equal(x.numpy(), other["parameters"][name].numpy())
+    state = one["optimizer"].optimizer.optimizer.default.state["m"]["w"]
+    assert state.dtype == ("float16" if dtype == "float16" else "float32")
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "problem"),
+    [
+        (None, None, r"the parameter of w is float64\[3\].*, and the new one a NoneType"),
+        (gdt.ones(()), None, r"the parameter of w is .*, and the new one float64\[\]"),
+        (gdt.ones(3), {"m": 1.0}, r"the m of w is float64\[3\].*, and the new one a float"),
+        (gdt.ones(3), {"v": gdt.ones(3)}, r"the v of w is not in \['m'\]"),
+    ],
+)
+def test_formulas_that_make_other_arrays_are_refused(result: Any, state: Any, problem: str) -> None:
+    class Wrong(Signum):
+        def apply(self, gradient: Any, parameter: Any, states: Any, *scalars: Any) -> Any:
+            states.update(state or {})
+            return result
+
+    parameters = {"w": gdt.zeros(3)}
+    with pytest.raises(ShapeError, match=f"Wrong.apply: {problem}"):
+        Wrong().update(parameters, {"w": gdt.ones(3)})
+    assert parameters["w"].tolist() == [0.0] * 3

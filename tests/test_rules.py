@@ -269,7 +269,6 @@ MISSED = {
     "momentum_step": {
         "sum, sum, sum, None, None -> sum, sum": "gradients are resolved in one bundle before",
     },
-    "average_step": {"sum, sum, None, None -> sum": "parameters have nothing pending"},
     "sgd_step": {"sum, sum, None -> sum": "gradients are resolved in one bundle before"},
     "batch_norm_gradient": {
         "sum, sum, sum, None, None, None -> sum": "sums over the batch are resolved together",

@@ -15,7 +15,6 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
-from gdt.errors import ArgumentError, error
 from gdt.optim.noted_steps import Owner
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.runs import Block, runs, write_squares
@@ -93,13 +92,11 @@ class Adam(Optimizer):
         beta2: float = 0.999,
         epsilon: float = 1e-7,
     ) -> None:
-        if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and epsilon >= 0):
-            raise error(
-                ArgumentError,
-                type(self).__name__,
-                f"beta1={beta1}, beta2={beta2}, epsilon={epsilon}",
-                remedy="The betas are in [0, 1), epsilon is at least 0.",
-            )
+        self.check(
+            0 <= beta1 < 1 and 0 <= beta2 < 1 and epsilon >= 0,
+            f"beta1={beta1}, beta2={beta2}, epsilon={epsilon}",
+            "The betas are in [0, 1), epsilon is at least 0.",
+        )
         super().__init__(learning_rate)
         self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
 
@@ -147,12 +144,6 @@ class AdamW(Adam):
         beta2: float = 0.999,
         epsilon: float = 1e-7,
     ) -> None:
-        if not weight_decay >= 0:
-            raise error(
-                ArgumentError,
-                "AdamW",
-                f"weight_decay is {weight_decay!r}",
-                remedy="It is at least 0.",
-            )
+        self.check(weight_decay >= 0, f"weight_decay is {weight_decay!r}", "It is at least 0.")
         super().__init__(learning_rate, beta1, beta2, epsilon)
         self.weight_decay = float(weight_decay)

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
-from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout
 from gdt.optim.noted_steps import Owner
 from gdt.optim.optimizer import Optimizer, OptimizerWrapper
-from gdt.optim.runs import Block, runs
 from gdt.state import trainable_slots
 from gdt.state.trees import Tree
-
-Scalar = Any
-
-
-@update_op("..., ..., ..., ... -> ...", donate="a")
-def average_step(
-    xp: Any, a: Block, p: Block, momentum: Scalar, rest: Scalar, /, *, out: Any
-) -> Block:
-    """Return momentum * a + rest * p."""
-    for change, a_, p_, new in runs(xp, a, p, out[0]):
-        xp.multiply(p_, rest, out=change)
-        xp.multiply(a_, momentum, out=new)
-        xp.add(new, change, out=new)
-    return out[0]
 
 
 @checked_class(eager=True)
@@ -59,9 +42,7 @@ class MovingAverage(OptimizerWrapper):
     state_names = ("average",)
 
     def __init__(self, optimizer: Optimizer, momentum: float = 0.99) -> None:
-        if not 0 <= momentum < 1:
-            problem, remedy = f"momentum is {momentum!r}", "It is in [0, 1)."
-            raise error(ArgumentError, "MovingAverage", problem, remedy=remedy)
+        self.check(0 <= momentum < 1, f"momentum is {momentum!r}", "It is in [0, 1).")
         self.optimizer, self.momentum = optimizer, float(momentum)
         self.steps = 0
         self.state = {"average": {}}
@@ -96,7 +77,11 @@ class MovingAverage(OptimizerWrapper):
         gradients: Sequence[DistributedArray],
     ) -> None:
         """Update every average; `gradients` holds the parameters."""
-        average_step.multi_tensor(owners, gradients, *scalars)
+        momentum, rest = scalars
+        for ((averages, name), *_), parameter in zip(owners, gradients, strict=True):
+            average = averages[name]
+            part = rest * relayout(astype(parameter, average.dtype), average.layout)
+            averages[name] = momentum * average + part
 
     @contextmanager
     def averaged(self, parameters: Tree) -> Iterator[Tree]:

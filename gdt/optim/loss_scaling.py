@@ -54,9 +54,8 @@ class LossScaling(OptimizerWrapper):
     def __init__(
         self, optimizer: Optimizer, scale: float = 65536.0, growth_interval: int = 2000
     ) -> None:
-        if not scale > 0 or growth_interval < 1:
-            problem = f"scale is {scale!r} and growth_interval {growth_interval!r}"
-            raise error(ArgumentError, "LossScaling", problem, remedy="Both are positive.")
+        problem = f"scale is {scale!r} and growth_interval {growth_interval!r}"
+        self.check(scale > 0 and growth_interval >= 1, problem, "Both are positive.")
         if isinstance(optimizer, LossScaling):
             raise error(ArgumentError, "LossScaling", "the optimizer scales the loss already")
         self.optimizer, self.growth_interval = optimizer, growth_interval

@@ -15,22 +15,30 @@ from gdt.array.moving import move_to_layouts
 from gdt.engine.declaration import wide_types
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.observe import from_host
-from gdt.ops.creation import zeros_like
-from gdt.ops.elementwise import astype, conj
+from gdt.ops.creation import ones, zeros_like
+from gdt.ops.elementwise import astype, conj, real_
 from gdt.ops.movement import relayout
 from gdt.optim.noted_steps import NoteStep, Owner, Updates, in_one_order
 from gdt.optim.schedules import Schedule
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
 from gdt.state import PARAMETERS, Slot, Stateful, reasons, slots, trainable_slots
 from gdt.state.trees import Tree
 
 
-@checked_class("targets", "take_step", "scalars", "step", eager=True)
+@checked_class("targets", "take_step", "scalars", "apply", "step", eager=True)
 class Optimizer(Stateful):
-    """The base of all optimizers; a subclass defines `state_names`, `scalars` and `step`.
+    """The base of all optimizers; a subclass defines `apply`, and `state_names` if it has state.
 
     learning_rate: a float, or a schedule, a function from the number of earlier updates to a float.
+
+    `apply(gradient, parameter, state, rate)` returns the new parameter and puts new arrays into
+    `state`, a dict of one array for each name in `state_names`, which begin as zeros. It is written
+    with gdt's functions. All arrays are whole, in the parameter's dtype (float32 for bfloat16), and
+    what it makes is stored in the dtype and the layout of what it replaces. The rate is a scalar
+    array, since it differs from step to step. Other such numbers, as of the counter `steps`, come
+    from a method `scalars(rate)`, which returns a tuple of floats, and are passed on as arrays.
 
     `steps` counts the updates. `state[s][name]` is the array called s in `state_names` that belongs
     to the parameter `name`, in the parameter's layout. Both are saved with `gdt.checkpoint`. State
@@ -39,9 +47,15 @@ class Optimizer(Stateful):
 
     Raises ArgumentError for a learning rate that is negative or not finite.
 
-    >>> optimizer = gdt.optim.SGD(0.1, momentum=0.9).init({"w": gdt.ones((2,))})
-    >>> optimizer.steps, list(optimizer.state["velocity"])
-    (0, ['w'])
+    >>> class SignDescent(gdt.optim.Optimizer):
+    ...     state_names = ("m",)
+    ...     def apply(self, gradient, parameter, state, rate):
+    ...         state["m"] = 0.5 * state["m"] + gradient
+    ...         return parameter - rate * gdt.sign(state["m"])
+    >>> parameters = {"w": gdt.asarray([1.0, 1.0])}
+    >>> SignDescent(0.25).update(parameters, {"w": gdt.asarray([3.0, -2.0])})
+    >>> parameters["w"].tolist()
+    [0.75, 1.25]
     """
 
     trainable = False  # the state has no parameters
@@ -49,16 +63,19 @@ class Optimizer(Stateful):
     state_names: ClassVar[tuple[str, ...]] = ()  # of the arrays that belong to every parameter
 
     def __init__(self, learning_rate: float | Schedule) -> None:
-        if not callable(learning_rate) and not 0 <= learning_rate < float("inf"):
-            raise error(
-                ArgumentError,
-                type(self).__name__,
-                f"learning_rate is {learning_rate!r}",
-                remedy="Pass a finite number of at least 0, or a schedule.",
-            )
+        self.check(
+            callable(learning_rate) or 0 <= learning_rate < float("inf"),
+            f"learning_rate is {learning_rate!r}",
+            "Pass a finite number of at least 0, or a schedule.",
+        )
         self.learning_rate = learning_rate
         self.steps = 0
         self.state: dict[str, dict[str, DistributedArray]] = {s: {} for s in self.state_names}
+
+    def check(self, holds: bool, problem: str, remedy: str) -> None:
+        """Raise ArgumentError, of the optimizer's class, unless its arguments hold."""
+        if not holds:
+            raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
 
     def init(self, parameters: Tree) -> Optimizer:
         """Reset the optimizer for these parameters: no steps, state of zeros; return the optimizer.
@@ -234,14 +251,51 @@ class Optimizer(Stateful):
         """Return the scalars of step number `self.steps` at the learning rate `rate`."""
         return (rate,)
 
+    def apply(
+        self, gradient: DistributedArray, parameter: DistributedArray, state: Any, *scalars: Any
+    ) -> DistributedArray:
+        """Return the new value of a parameter, and put new arrays into its `state`, a dict by the
+        names in `state_names`. See the class for what a subclass may do here."""
+        raise NotImplementedError(f"{type(self).__name__} defines no apply")
+
     def step(
         self,
         scalars: tuple[float, ...],
         owners: Sequence[Sequence[Owner]],
         gradients: Sequence[DistributedArray],
     ) -> None:
-        """Update every parameter: `owners` holds the owners of the parameter and of its state."""
-        raise NotImplementedError(f"{type(self).__name__} defines no step")
+        """Update every parameter by `apply`; an optimizer that has an op of all parameters, with a
+        kernel and a loop, overrides this.
+
+        owners: of each parameter, and of its state."""
+        numbers: dict[Any, list[DistributedArray]] = {}
+        for group, gradient in zip(owners, gradients, strict=True):
+            arrays = [mapping[key] for mapping, key in group]
+            dtype, mesh = _wide(arrays[0].type).dtype, arrays[0].mesh
+            if (dtype, mesh) not in numbers:
+                # Arrays, since a number that Python computes of others is a constant of a program.
+                one = ones((), dtype, layout=Layout.replicated(mesh, 0))
+                numbers[dtype, mesh] = [real_(one) * number for number in scalars]
+            state = dict(zip(self.state, arrays[1:], strict=True))
+            g, parameter = _in_dtype(gradient, dtype), _in_dtype(arrays[0], dtype)
+            results = {"parameter": self.apply(g, parameter, state, *numbers[dtype, mesh])} | state
+            old = dict(zip(("parameter", *self.state), arrays, strict=True))
+            self._check_results(str(group[0][1]), old, results)
+            for (name, x), (mapping, key) in zip(old.items(), group, strict=True):
+                mapping[key] = relayout(_in_dtype(results[name], x.dtype), x.layout)
+
+    def _check_results(
+        self, key: str, old: Mapping[str, DistributedArray], new: Mapping[str, Any]
+    ) -> None:
+        """Raise ShapeError unless `apply` has made an array of the same shape for each of a
+        parameter's arrays, and no other."""
+        for name, x in new.items():
+            before = old[name].type if name in old else f"not in {list(old)[1:]}"
+            if name not in old or not isinstance(x, DistributedArray) or x.shape != old[name].shape:
+                made = x.type if isinstance(x, DistributedArray) else type_text(x)
+                problem = f"the {name} of {key} is {before}, and the new one {made}"
+                remedy = "Return the new parameter; state_names names the arrays of `state`."
+                raise error(ShapeError, f"{type(self).__name__}.apply", problem, remedy=remedy)
 
     def follow(self, targets: Sequence[Slot]) -> None:
         """Move the state of every parameter to the parameter's layout and dtype."""
@@ -351,8 +405,13 @@ def _gradient_type(slot: Slot) -> ArrayType:
 def _state_type(slot: Slot) -> ArrayType:
     """Return the type of a parameter's state: of bfloat16 it is float32, since an average in
     bfloat16 stays where it is."""
-    (array_type,) = wide_types((_gradient_type(slot),))
-    return array_type  # type: ignore[return-value]
+    return _wide(_gradient_type(slot))
+
+
+def _wide(array_type: ArrayType) -> ArrayType:
+    """Return the type in which an update computes: float32 for bfloat16."""
+    (wide,) = wide_types((array_type,))
+    return wide  # type: ignore[return-value]
 
 
 def _zero_state(slot: Slot) -> DistributedArray:

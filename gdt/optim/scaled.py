@@ -2,134 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
-from gdt.engine.updates import update_op
-from gdt.errors import ArgumentError, error
-from gdt.optim.noted_steps import Owner
+from gdt.ops.elementwise import conj, sqrt
+from gdt.ops.rounding import sign
 from gdt.optim.optimizer import Optimizer
-from gdt.optim.runs import Block, runs, write_squares
 from gdt.optim.schedules import Schedule
 
-Scalar = Any
-Owners = Sequence[Sequence[Owner]]
-
-
-@update_op("..., ..., ..., ..., ..., ..., ... -> ..., ...", donate="p, v")
-def rmsprop_step(
-    xp: Any,
-    p: Block,
-    v: Block,
-    g: Block,
-    rho: Scalar,
-    rest: Scalar,
-    rate: Scalar,
-    epsilon: Scalar,
-    /,
-    *,
-    out: Any,
-) -> tuple[Block, Block]:
-    """Return p - rate * g / sqrt(v + epsilon) and v, after v = rho * v + rest * |g|^2."""
-    for change, p_, v_, g_, p_new, v_new in runs(xp, p, v, g, *out):
-        _scaled_gradient(xp, change, v_, g_, v_new, rho, rest, epsilon)
-        xp.multiply(change, rate, out=change)
-        xp.subtract(p_, change, out=p_new)
-    return tuple(out)
-
-
-@update_op("..., ..., ..., ..., ..., ..., ..., ..., ... -> ..., ..., ...", donate="p, v, m")
-def rmsprop_momentum_step(
-    xp: Any,
-    p: Block,
-    v: Block,
-    m: Block,
-    g: Block,
-    rho: Scalar,
-    rest: Scalar,
-    rate: Scalar,
-    epsilon: Scalar,
-    momentum: Scalar,
-    /,
-    *,
-    out: Any,
-) -> tuple[Block, Block, Block]:
-    """Return p - m, v and m, after v = rho * v + rest * |g|^2 and m = momentum * m + rate * g /
-    sqrt(v + epsilon)."""
-    for change, p_, v_, m_, g_, p_new, v_new, m_new in runs(xp, p, v, m, g, *out):
-        _scaled_gradient(xp, change, v_, g_, v_new, rho, rest, epsilon)
-        xp.multiply(change, rate, out=change)
-        xp.multiply(m_, momentum, out=m_new)
-        xp.add(m_new, change, out=m_new)
-        xp.subtract(p_, m_new, out=p_new)
-    return tuple(out)
-
-
-def _scaled_gradient(
-    xp: Any,
-    change: Block,
-    v: Block,
-    g: Block,
-    v_new: Block,
-    rho: Scalar,
-    rest: Scalar,
-    epsilon: Scalar,
-) -> None:
-    """Write rho * v + rest * |g|^2 to `v_new`, and g / sqrt(v_new + epsilon) to `change`."""
-    write_squares(xp, g, change)
-    xp.multiply(change, rest, out=change)
-    xp.multiply(v, rho, out=v_new)
-    xp.add(v_new, change, out=v_new)
-    xp.add(v_new, epsilon, out=change)
-    xp.sqrt(change, out=change)
-    xp.divide(g, change, out=change)
-
-
-@update_op("..., ..., ..., ..., ... -> ..., ...", donate="p, a")
-def adagrad_step(
-    xp: Any, p: Block, a: Block, g: Block, rate: Scalar, epsilon: Scalar, /, *, out: Any
-) -> tuple[Block, Block]:
-    """Return p - rate * g / sqrt(a + epsilon) and a, after a = a + |g|^2."""
-    for change, p_, a_, g_, p_new, a_new in runs(xp, p, a, g, *out):
-        write_squares(xp, g_, change)
-        xp.add(a_, change, out=a_new)
-        xp.add(a_new, epsilon, out=change)
-        xp.sqrt(change, out=change)
-        xp.divide(g_, change, out=change)
-        xp.multiply(change, rate, out=change)
-        xp.subtract(p_, change, out=p_new)
-    return tuple(out)
-
-
-@update_op("..., ..., ..., ..., ..., ..., ..., ... -> ..., ...", donate="p, m")
-def lion_step(
-    xp: Any,
-    p: Block,
-    m: Block,
-    g: Block,
-    weight: Scalar,
-    beta2: Scalar,
-    rest: Scalar,
-    keep: Scalar,
-    rate: Scalar,
-    /,
-    *,
-    out: Any,
-) -> tuple[Block, Block]:
-    """Return keep * p - rate * sign(weight * m + g), and beta2 * m + rest * g."""
-    for change, p_, m_, g_, p_new, m_new in runs(xp, p, m, g, *out):
-        xp.multiply(m_, weight, out=change)
-        xp.add(change, g_, out=change)
-        xp.sign(change, out=change)
-        xp.multiply(change, rate, out=change)
-        xp.multiply(p_, keep, out=p_new)
-        xp.subtract(p_new, change, out=p_new)
-        xp.multiply(g_, rest, out=change)
-        xp.multiply(m_, beta2, out=m_new)
-        xp.add(m_new, change, out=m_new)
-    return tuple(out)
+State = dict[str, DistributedArray]
 
 
 @checked_class(eager=True)
@@ -155,28 +37,22 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         epsilon: float = 1e-7,
     ) -> None:
-        if not (0 <= rho < 1 and 0 <= momentum < 1 and epsilon > 0):
-            raise error(
-                ArgumentError,
-                "RMSprop",
-                f"rho={rho}, momentum={momentum}, epsilon={epsilon}",
-                remedy="rho and momentum are in [0, 1), epsilon is positive.",
-            )
+        self.check(
+            0 <= rho < 1 and 0 <= momentum < 1 and epsilon > 0,
+            f"rho={rho}, momentum={momentum}, epsilon={epsilon}",
+            "rho and momentum are in [0, 1), epsilon is positive.",
+        )
         super().__init__(learning_rate)
         self.rho, self.momentum, self.epsilon = float(rho), float(momentum), float(epsilon)
         self.state = {name: {} for name in (("v", "m") if momentum else ("v",))}
 
-    def scalars(self, rate: float) -> tuple[float, ...]:
-        """Return the scalars of `rmsprop_step`, or of `rmsprop_momentum_step` with momentum."""
-        scalars = (self.rho, 1 - self.rho, rate, self.epsilon)
-        return (*scalars, self.momentum) if "m" in self.state else scalars
-
-    def step(
-        self, scalars: tuple[float, ...], owners: Owners, gradients: Sequence[DistributedArray]
-    ) -> None:
-        """Update every parameter and its state."""
-        op = rmsprop_momentum_step if "m" in self.state else rmsprop_step
-        op.multi_tensor(owners, gradients, *scalars)
+    def apply(self, gradient: Any, parameter: Any, state: State, rate: Any) -> DistributedArray:
+        """Return the new parameter."""
+        state["v"] = self.rho * state["v"] + (1 - self.rho) * _squares(gradient)
+        change = gradient / sqrt(state["v"] + self.epsilon) * rate
+        if "m" in state:
+            state["m"] = change = self.momentum * state["m"] + change
+        return parameter - change  # type: ignore[no-any-return]
 
 
 @checked_class(eager=True)
@@ -204,26 +80,20 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
     ) -> None:
-        if not (initial_accumulator_value >= 0 and epsilon > 0):
-            raise error(
-                ArgumentError,
-                "Adagrad",
-                f"initial_accumulator_value={initial_accumulator_value}, epsilon={epsilon}",
-                remedy="The initial value is at least 0, epsilon is positive.",
-            )
+        self.check(
+            initial_accumulator_value >= 0 and epsilon > 0,
+            f"initial_accumulator_value={initial_accumulator_value}, epsilon={epsilon}",
+            "The initial value is at least 0, epsilon is positive.",
+        )
         super().__init__(learning_rate)
         self.initial_accumulator_value = float(initial_accumulator_value)
         self.epsilon = float(epsilon)
 
-    def scalars(self, rate: float) -> tuple[float, ...]:
-        """Return the rate, and what is added to the sum of squares."""
-        return rate, self.initial_accumulator_value + self.epsilon
-
-    def step(
-        self, scalars: tuple[float, ...], owners: Owners, gradients: Sequence[DistributedArray]
-    ) -> None:
-        """Update every parameter and its sum of squares."""
-        adagrad_step.multi_tensor(owners, gradients, *scalars)
+    def apply(self, gradient: Any, parameter: Any, state: State, rate: Any) -> DistributedArray:
+        """Return the new parameter."""
+        state["a"] = state["a"] + _squares(gradient)
+        root = sqrt(state["a"] + (self.initial_accumulator_value + self.epsilon))
+        return parameter - gradient / root * rate  # type: ignore[no-any-return]
 
 
 @checked_class(eager=True)
@@ -251,24 +121,25 @@ class Lion(Optimizer):
         beta2: float = 0.99,
         weight_decay: float = 0.0,
     ) -> None:
-        if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and weight_decay >= 0):
-            raise error(
-                ArgumentError,
-                "Lion",
-                f"beta1={beta1}, beta2={beta2}, weight_decay={weight_decay}",
-                remedy="The betas are in [0, 1), weight_decay is at least 0.",
-            )
+        self.check(
+            0 <= beta1 < 1 and 0 <= beta2 < 1 and weight_decay >= 0,
+            f"beta1={beta1}, beta2={beta2}, weight_decay={weight_decay}",
+            "The betas are in [0, 1), weight_decay is at least 0.",
+        )
         super().__init__(learning_rate)
         self.beta1, self.beta2 = float(beta1), float(beta2)
         self.weight_decay = float(weight_decay)
 
-    def scalars(self, rate: float) -> tuple[float, ...]:
-        """Return the scalars of `lion_step`; the sign is the same after a division by 1 - beta1."""
-        weight, keep = self.beta1 / (1 - self.beta1), 1 - rate * self.weight_decay
-        return weight, self.beta2, 1 - self.beta2, keep, rate
+    def apply(self, gradient: Any, parameter: Any, state: State, rate: Any) -> DistributedArray:
+        """Return the new parameter."""
+        m = state["m"]
+        state["m"] = self.beta2 * m + (1 - self.beta2) * gradient
+        change = sign(self.beta1 * m + (1 - self.beta1) * gradient)
+        if self.weight_decay:
+            change = change + self.weight_decay * parameter
+        return parameter - rate * change  # type: ignore[no-any-return]
 
-    def step(
-        self, scalars: tuple[float, ...], owners: Owners, gradients: Sequence[DistributedArray]
-    ) -> None:
-        """Update every parameter and its momentum."""
-        lion_step.multi_tensor(owners, gradients, *scalars)
+
+def _squares(x: DistributedArray) -> DistributedArray:
+    """Return |x|^2 in the dtype of x."""
+    return x * (x if x.dtype.kind == "f" else conj(x))

@@ -9,7 +9,6 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
-from gdt.errors import ArgumentError, error
 from gdt.optim.noted_steps import Owner
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.runs import SMALL, Block, runs
@@ -92,13 +91,11 @@ class SGD(Optimizer):
         *,
         nesterov: bool = False,
     ) -> None:
-        if not 0 <= momentum <= 1 or (nesterov and not momentum):
-            raise error(
-                ArgumentError,
-                "SGD",
-                f"momentum is {momentum!r} with nesterov={nesterov}",
-                remedy="Momentum is in [0, 1], and Nesterov's step needs more than 0.",
-            )
+        self.check(
+            0 <= momentum <= 1 and (not nesterov or momentum > 0),
+            f"momentum is {momentum!r} with nesterov={nesterov}",
+            "Momentum is in [0, 1], and Nesterov's step needs more than 0.",
+        )
         self.momentum, self.nesterov = momentum, nesterov
         super().__init__(learning_rate)
         self._keep_velocity()

@@ -33,56 +33,7 @@ def momentum_sample(shape: tuple[int, ...], dtype: str, **static: bool) -> Sampl
     return Sample((*arrays(3, shape, dtype), 0.1, 0.9), static, expect=momentum, grad=False)
 
 
-def rmsprop(p, v, g, rho, rest, rate, epsilon):  # type: ignore[no-untyped-def]
-    v = rho * v + rest * g * g
-    return p - rate * g / np.sqrt(v + epsilon), v
-
-
-def rmsprop_momentum(p, v, m, g, rho, rest, rate, epsilon, momentum):  # type: ignore[no-untyped-def]
-    v = rho * v + rest * g * g
-    m = momentum * m + rate * g / np.sqrt(v + epsilon)
-    return p - m, v, m
-
-
-def adagrad(p, a, g, rate, epsilon):  # type: ignore[no-untyped-def]
-    return p - rate * g / np.sqrt(a + g * g + epsilon), a + g * g
-
-
-def lion(p, m, g, weight, beta2, rest, keep, rate):  # type: ignore[no-untyped-def]
-    return keep * p - rate * np.sign(weight * m + g), beta2 * m + rest * g
-
-
-def positive(count: int, shape: tuple[int, ...], dtype: str = "float64") -> list[np.ndarray]:
-    """Return a parameter, an array without negative elements, and further arrays."""
-    first, second, *others = arrays(count, shape, dtype)
-    return [first, np.abs(second), *others]
-
-
 SAMPLES = {
-    "adagrad_step": [
-        Sample((*positive(3, shape, dtype), 0.1, 1e-3), expect=adagrad, grad=False)
-        for shape, dtype in [((9, 5), "float64"), ((7,), "float32"), ((0,), "float64")]
-    ],
-    "average_step": [
-        Sample(
-            (*arrays(2, (9, 5)), 0.75, 0.25),
-            expect=lambda a, p, momentum, rest: momentum * a + rest * p,
-            grad=False,
-        )
-    ],
-    "lion_step": [
-        Sample((*arrays(3, shape, dtype), 9.0, 0.99, 0.01, 0.98, 0.1), expect=lion, grad=False)
-        for shape, dtype in [((9, 5), "float64"), ((7,), "float32"), ((), "float64")]
-    ],
-    "rmsprop_momentum_step": [
-        Sample(
-            (*positive(4, (9, 5)), 0.9, 0.1, 0.01, 1e-3, 0.9), expect=rmsprop_momentum, grad=False
-        )
-    ],
-    "rmsprop_step": [
-        Sample((*positive(3, shape, dtype), 0.9, 0.1, 0.01, 1e-3), expect=rmsprop, grad=False)
-        for shape, dtype in [((9, 5), "float64"), ((4, 6), "float32"), ((0, 3), "float32")]
-    ],
     "adam_step": [
         adam_sample((9, 5), "float64"),
         adam_sample((4, 6), "float32", decay=True),
