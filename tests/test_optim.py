@@ -119,7 +119,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Optimizer], Naive]] = {
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
-@pytest.mark.parametrize("specs", LAYOUTS, ids=str)
+@pytest.mark.parametrize("specs", LAYOUTS, ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_values_are_the_published_formulas(
     name: str, specs: list, blocks: int, rng: np.random.Generator
@@ -161,7 +161,7 @@ OF_OTHER_NUMBERS: list[tuple[Optimizer, Naive]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("optimizer", "naive"), OF_OTHER_NUMBERS, ids=lambda x: str(x)[:50])
+@pytest.mark.parametrize(("optimizer", "naive"), OF_OTHER_NUMBERS, ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("size", [5, 9000])  # as one piece of memory, and with its order found
 def test_every_hyperparameter_has_its_place_in_the_formula(
     optimizer: Optimizer, naive: Naive, size: int, rng: np.random.Generator
@@ -319,7 +319,9 @@ def test_state_follows_its_parameter_to_another_dtype() -> None:
     np.testing.assert_allclose(parameters["w"].numpy(), 0.8, rtol=1e-5)
 
 
-@pytest.mark.parametrize("momenta", [(0.9, 0.0, 0.5), (0.0, 0.9, 0.9)], ids=str)
+@pytest.mark.parametrize(
+    "momenta", [(0.9, 0.0, 0.5), (0.0, 0.9, 0.9)], ids=lambda x: type(x).__name__
+)
 def test_momentum_may_change_between_steps(momenta: tuple[float, ...]) -> None:
     optimizer, parameters = SGD(0.1, momenta[0]), {"w": gdt.ones(())}
     w, v = 1.0, 0.0
