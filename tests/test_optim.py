@@ -119,7 +119,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[], Optimizer], Naive]] = {
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
-@pytest.mark.parametrize("specs", LAYOUTS, ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("specs", LAYOUTS, ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_values_are_the_published_formulas(
     name: str, specs: list, blocks: int, rng: np.random.Generator
@@ -425,7 +425,7 @@ def warmed(rate: Callable[[int], float], rise: int) -> Callable[[int], float]:
             warmed(lambda n: 1.0 if n < 2 else 0.1, 3),
         ),
     ],
-    ids=str,
+    ids=lambda x: type(x).__name__,
 )
 def test_schedules_are_their_formulas_in_every_step(schedule: Any, formula: Any) -> None:
     rates = [schedule(n) for n in range(20)]
