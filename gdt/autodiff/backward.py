@@ -22,7 +22,7 @@ from gdt.autodiff.alignment import aligned, for_table
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
-from gdt.comm.agreement import HISTORIES, History, origin_of
+from gdt.comm.agreement import HISTORIES, CallHistory, origin_of
 from gdt.comm.notes import noted_dataflow
 from gdt.engine.op import Op
 from gdt.engine.plan import value_key
@@ -94,7 +94,7 @@ def _computed(call: GradientCall) -> list[DistributedArray | None]:
     return grads
 
 
-def _compared(call: GradientCall, history: History) -> list[DistributedArray | None]:
+def _compared(call: GradientCall, history: CallHistory) -> list[DistributedArray | None]:
     """Return the gradients of a pass that processes compare: one may replay what another runs op by
     op, as where it alone counts collectives."""
     try:

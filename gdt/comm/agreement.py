@@ -98,7 +98,7 @@ def _checksum(action: Action, numbers: Sequence[Any], operands: Sequence[Origin]
     return _combined(action.checksum, *parts, *[origin.checksum for origin in operands])
 
 
-class History:
+class CallHistory:
     """The notes of the thread that has made the history: how many there are, the checksum of all,
     and the newest."""
 
@@ -291,7 +291,7 @@ def held_notes() -> Iterator[list[tuple[Action, Sequence[Any]]]]:
         HELD.reset(token)
 
 
-HISTORIES: list[History] = []
+HISTORIES: list[CallHistory] = []
 """The history of this process, while it is connected to others."""
 
 

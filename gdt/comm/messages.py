@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gdt.comm.agreement import (
-    History,
+    CallHistory,
 )
 from gdt.comm.connection import (
     DATA,
@@ -66,7 +66,7 @@ class Messages:
         self._thread = threading.current_thread()
         self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
         self.number = 0  # of the step
-        self.history = History()
+        self.history = CallHistory()
         self.silent: set[int] = set()  # processes from which nothing came in time
         self.failure: DistributedError | None = None
 

@@ -20,7 +20,7 @@ from gdt.sharding.mesh import Mesh
 Groups = Sequence[Sequence[int]]
 
 
-class Parts:
+class MessageArrays:
     """The arrays that one message carries, one after the other."""
 
     def __init__(self, payload: memoryview) -> None:
@@ -152,8 +152,8 @@ class ProcessTransport(CopyTransport):
 
     def _exchange(
         self, outgoing: Mapping[int, Sequence[Block]], blocks: Sequence[int], what: str
-    ) -> dict[int, Parts]:
+    ) -> dict[int, MessageArrays]:
         """Send blocks to processes, and receive from the owners of the blocks of these numbers."""
         owners = {self._owner(n) for n in blocks}
         payloads = self.messages.exchange(outgoing, owners, what)
-        return {owner: Parts(payload) for owner, payload in payloads.items()}
+        return {owner: MessageArrays(payload) for owner, payload in payloads.items()}

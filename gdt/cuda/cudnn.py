@@ -52,7 +52,7 @@ def load() -> Any:
     return cudnn
 
 
-class Windows(NamedTuple):
+class ConvolutionWindows(NamedTuple):
     """The windows of a convolution, with a number, or a pair, for each spatial axis.
 
     padding: the numbers of zeros before and after an axis.
@@ -84,7 +84,7 @@ class Cudnn(threading.local):
         return handle
 
 
-class Convolution:
+class ConvolutionPlan:
     """A plan of cuDNN for a convolution, or for one of its gradients, on the current device.
 
     operation: a key of `TENSORS`. dtype: that of all tensors, "float32" or "float16". sizes: those
@@ -100,7 +100,7 @@ class Convolution:
         operation: str,
         dtype: str,
         sizes: Mapping[str, Sequence[int]],
-        windows: Windows,
+        windows: ConvolutionWindows,
         *,
         tensor_cores: bool,
     ) -> None:
@@ -122,7 +122,11 @@ class Convolution:
         self._graph, self.workspace = graph, int(graph.get_workspace_size())
 
     def _described(
-        self, operation: str, dtype: str, sizes: Mapping[str, Sequence[int]], windows: Windows
+        self,
+        operation: str,
+        dtype: str,
+        sizes: Mapping[str, Sequence[int]],
+        windows: ConvolutionWindows,
     ) -> tuple[Any, dict[str, Any]]:
         """Return cuDNN's graph of the operation, and its tensors by name."""
         module = self._cudnn.module

@@ -184,7 +184,7 @@ def explain(
 # ---------------------------------------------------------------- where things are
 
 
-class Placement(_Drawing):
+class Visualization(_Drawing):
     """The drawing of `visualize`: which devices hold which part of an array."""
 
     def __init__(self, array_type: ArrayType) -> None:
@@ -259,7 +259,7 @@ def _grouped(devices: Sequence[str]) -> list[str]:
 
 
 @checked
-def visualize(x: DistributedArray | ArrayType) -> Placement:
+def visualize(x: DistributedArray | ArrayType) -> Visualization:
     """Return a drawing of which device holds which part of an array, as a table of text.
 
     x: an array or its type. `print` the result, or read its `holders`. Raises DtypeError for what
@@ -272,4 +272,4 @@ def visualize(x: DistributedArray | ArrayType) -> Placement:
     array_type = x.type if isinstance(x, DistributedArray) else x
     if not isinstance(array_type, ArrayType):
         raise error(DtypeError, "visualize", f"{type_text(x)} is no distributed array")
-    return Placement(array_type)
+    return Visualization(array_type)

@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.debug.drawing import Explanation, Placement
+from gdt.debug.drawing import Explanation, Visualization
 from gdt.debug.observers import counted
 from gdt.debug.pictures import picture
 from gdt.nn.module import Module, heading, note, parts
@@ -45,7 +45,7 @@ def _array_type(array_type: ArrayType) -> str:
 
 
 @to_html.register
-def _placement(placement: Placement) -> str:
+def _placement(placement: Visualization) -> str:
     return _array_type(placement.array_type)
 
 

@@ -12,7 +12,7 @@ from gdt.engine.planned import PlannedOp
 from gdt.observe import Collective, Observer
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
-from gdt.sharding.strategy import Strategy, considered
+from gdt.sharding.strategy import OpStrategy, considered
 
 
 class ConsideredStrategy(NamedTuple):
@@ -50,7 +50,7 @@ def considered_for(
     )
 
 
-def _how(strategy: Strategy, op: Op[..., Any], args: Sequence[Any]) -> str:
+def _how(strategy: OpStrategy, op: Op[..., Any], args: Sequence[Any]) -> str:
     """Return the text of a strategy, such as `i over data, sums of x pass`."""
     names = strategy.output_layouts[0].mesh.axis_names
     parts = [f"{f} over {', '.join(names[a] for a in axes)}" for f, axes in strategy.axes.items()]

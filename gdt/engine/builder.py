@@ -38,7 +38,7 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.reduction import combiner
 from gdt.sharding.rule import Rule
-from gdt.sharding.strategy import Strategy
+from gdt.sharding.strategy import OpStrategy
 
 
 class PlanBuilder:
@@ -350,7 +350,7 @@ def plan_of(
     rule: Rule,
     sizes: Mapping[str, int],
     static: Mapping[str, Any],
-    strategy: Strategy,
+    strategy: OpStrategy,
     rounds: tuple[bool, ...] | None = None,
 ) -> Plan:
     """The plan that runs an op by one of the strategies that its rule allows.

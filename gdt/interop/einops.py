@@ -20,7 +20,7 @@ from gdt.ops.ranges import arange
 from gdt.ops.shapes import expand_dims
 
 
-class Backend(AbstractBackend):
+class EinopsBackend(AbstractBackend):
     """The functions that einops calls, as gdt has them."""
 
     framework_name = "gdt"

@@ -59,7 +59,7 @@ FLOPS: dict[str, Callable[..., int]] = {
 
 
 @dataclass
-class Row:
+class SummaryRow:
     """A module in a summary. result: the shape that its last call returned, with None for the
     batch; "" if it was not called. flops: those of its calls, its parts' included."""
 
@@ -76,7 +76,7 @@ class _Watcher(Observer):
     wants_parts = True
 
     def __init__(self) -> None:
-        self.open: list[Row] = []
+        self.open: list[SummaryRow] = []
         self.total = 0
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
@@ -91,7 +91,7 @@ class _Watcher(Observer):
 class _Watched:
     """A module's placement while its calls are watched."""
 
-    def __init__(self, row: Row, watcher: _Watcher) -> None:
+    def __init__(self, row: SummaryRow, watcher: _Watcher) -> None:
         self.row, self.watcher, self.placement = row, watcher, row.module._placement
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +110,7 @@ class _Watched:
 
 
 @contextmanager
-def _watched(rows: Sequence[Row], watcher: _Watcher) -> Iterator[None]:
+def _watched(rows: Sequence[SummaryRow], watcher: _Watcher) -> Iterator[None]:
     """Watch the calls of the rows' modules inside the `with` statement."""
     watched = [_Watched(row, watcher) for row in rows]
     for w in watched:
@@ -123,7 +123,7 @@ def _watched(rows: Sequence[Row], watcher: _Watcher) -> Iterator[None]:
             w.row.module._placement = w.placement
 
 
-def rows_of(module: Module, name: str = "") -> Iterator[Row]:
+def rows_of(module: Module, name: str = "") -> Iterator[SummaryRow]:
     """Yield a row for every module within `module` that holds arrays or no modules, each once."""
     seen: set[int] = set()
     waiting = [(name, module)]
@@ -135,7 +135,7 @@ def rows_of(module: Module, name: str = "") -> Iterator[Row]:
         arrays = [(k, v) for k, v in vars(inner).items() if isinstance(v, DistributedArray)]
         below = [(f"{label}.{n}" if label else n, part) for n, part in parts(inner)]
         if arrays or not below:
-            yield Row(label or "the model", inner, arrays=arrays)
+            yield SummaryRow(label or "the model", inner, arrays=arrays)
         waiting = below + waiting
 
 
@@ -162,7 +162,7 @@ def summary_text(model: Module, inputs: Sequence[Any] | None) -> str:
     return "\n".join([*lines, *_totals(model, watcher.total if inputs is not None else None)])
 
 
-def _cells(row: Row, is_called: bool) -> tuple[str, ...]:
+def _cells(row: SummaryRow, is_called: bool) -> tuple[str, ...]:
     """Return the cells of a row."""
     nbytes = sum(array.type.local_nbytes for _, array in row.arrays)
     return (

@@ -21,7 +21,7 @@ from gdt.ops.masks import masked, nonzero
 from gdt.ops.movement import alias
 from gdt.ops.shapes import reshape, transpose
 from gdt.ops.slicing import (
-    Cut,
+    BasicIndex,
     Interval,
     _cut,
     cut,
@@ -97,7 +97,7 @@ def _has_dots(index: Any) -> bool:
     return any(item is Ellipsis for item in (index if isinstance(index, tuple) else (index,)))
 
 
-def _indexed(x: DistributedArray, index: Any) -> tuple[DistributedArray, Cut | None]:
+def _indexed(x: DistributedArray, index: Any) -> tuple[DistributedArray, BasicIndex | None]:
     """`x[index]`, and the cut of an index that is one and nothing else."""
     if isinstance(index, DistributedArray) and _is_mask(index) and index.ndim and index.size:
         _check_mask(x.type, index, 0)
@@ -111,7 +111,9 @@ def _indexed(x: DistributedArray, index: Any) -> tuple[DistributedArray, Cut | N
     return indexed.in_place(rows_at(indexed.merged(out), indexed.indices, axis=indexed.at)), None
 
 
-def read_index(array_type: ArrayType, index: Any) -> tuple[Cut, dict[int, DistributedArray], bool]:
+def read_index(
+    array_type: ArrayType, index: Any
+) -> tuple[BasicIndex, dict[int, DistributedArray], bool]:
     """The parts of an index: the cut that its ints, slices and Nones make, the arrays of integers
     by the axis of the result of the cut that they index, and whether their axes go in front."""
     listed = [_item(array_type, i) for i in (index if isinstance(index, tuple) else (index,))]

@@ -88,7 +88,7 @@ ordered_along_whole_axis.vjp(_whole_vjp)
 # ---------------------------------------------------------------- split vectors
 
 
-class Sample:
+class SortedSample:
     """A sample of the elements of all parts, in ascending order; `reached[i]` estimates how many
     elements there are up to `values[i]`.
 
@@ -192,7 +192,7 @@ class Selection:
             elements.append(self._select(greater, after, last))
         return np.concatenate(elements)
 
-    def _sample(self, parts: Sequence[Block], lengths: np.ndarray) -> Sample:
+    def _sample(self, parts: Sequence[Block], lengths: np.ndarray) -> SortedSample:
         def evenly_spaced(i: int, part: Block) -> np.ndarray:
             if not len(part):
                 return np.zeros(self.samples, self.x.dtype)
@@ -200,7 +200,7 @@ class Selection:
             return self.backend.to_host(part[self.backend.asarray(at)])
 
         samples = self.exchange.by_block(evenly_spaced, parts)
-        return Sample(self.exchange.all_gather(samples)[0], lengths)
+        return SortedSample(self.exchange.all_gather(samples)[0], lengths)
 
     def _rest(self, parts: Sequence[Block], lengths: np.ndarray) -> np.ndarray:
         """All elements of the parts, in ascending order."""

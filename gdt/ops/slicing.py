@@ -130,7 +130,7 @@ class CutStep(NamedTuple):
     how: Movement
 
 
-class Cut:
+class BasicIndex:
     """An index of an array of one type: axes are cut to intervals, one after the other; then axes
     of length 1 come and go. One entry for every axis, and a None for every new axis.
 
@@ -175,12 +175,12 @@ def _with_axes(array_type: ArrayType, entries: Sequence[Interval | None]) -> Arr
     )
 
 
-EXACT.add(Cut)
-cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which plans go by
+EXACT.add(BasicIndex)
+cut_of = lru_cache(maxsize=1 << 12)(BasicIndex)  # one object for equal ones, which plans go by
 
 
 @lru_cache(maxsize=1 << 12)
-def cut_of_key(array_type: ArrayType, key: Key) -> Cut:
+def cut_of_key(array_type: ArrayType, key: Key) -> BasicIndex:
     """The cut that an index makes of an array of that type; IndexRangeError if it does not fit."""
     items = [slice(*i) if type(i) is tuple else i for i in key]
     counts = [0 if i is None or i is Ellipsis else 1 for i in items]
@@ -190,13 +190,13 @@ def cut_of_key(array_type: ArrayType, key: Key) -> Cut:
     )
 
 
-def cut(x: DistributedArray, how: Cut) -> DistributedArray:
+def cut(x: DistributedArray, how: BasicIndex) -> DistributedArray:
     """The cut of `x`, an array of the cut's type; `x` itself if it stays whole."""
     return x if how.is_whole else _cut(x, how=how)
 
 
 @planned_op(view="x")
-def _cut(x: ArrayType, /, *, how: Cut) -> BlockPlan:
+def _cut(x: ArrayType, /, *, how: BasicIndex) -> BlockPlan:
     mesh, out = x.mesh, how.out
     index = _as_one_index(how)
     if index is not None:
@@ -222,7 +222,7 @@ def _in_turn(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     return run
 
 
-def _as_one_index(how: Cut) -> Callable[[Any], Any] | None:
+def _as_one_index(how: BasicIndex) -> Callable[[Any], Any] | None:
     """A function that indexes a block, if that is all that the cut takes; else None."""
     if any(step.array_type.layout.dims[step.how.dim] for step in how.steps):
         return None
@@ -243,7 +243,7 @@ def _as_one_index(how: Cut) -> Callable[[Any], Any] | None:
     return itemgetter(tuple(index))
 
 
-def _vjp(g: Any, out: Any, x: Any, *, how: Cut) -> DistributedArray:
+def _vjp(g: Any, out: Any, x: Any, *, how: BasicIndex) -> DistributedArray:
     if how.out.shape != how.whole.shape:
         g = reshape(g, how.whole.shape)
     for step in reversed(how.steps):

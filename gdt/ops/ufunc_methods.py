@@ -151,7 +151,7 @@ def _stops(indices: Sequence[int], size: int) -> list[int]:
 # ---------------------------------------------------------------- parts of shards
 
 
-class Parts:
+class Segments:
     """The places where the parts of each shard of an axis begin and stop, counted from its first
     element: of every shard equally many. One object stands for its value, as plans go by it."""
 
@@ -163,11 +163,11 @@ class Parts:
         return f"Parts{self.bounds}"
 
 
-EXACT.add(Parts)
+EXACT.add(Segments)
 
 
 @planned_op(computes=True)
-def parts_of_shards(x: ArrayType, /, *, ufunc: str, axis: int, parts: Parts) -> BlockPlan:
+def parts_of_shards(x: ArrayType, /, *, ufunc: str, axis: int, parts: Segments) -> BlockPlan:
     """The parts of an axis, each combined to one row."""
     mesh, layout = x.mesh, x.layout.resolved
     dtype = _dtype(np, ufunc, np.empty(0, x.dtype))
@@ -224,9 +224,9 @@ class PartsOfShards(NamedTuple):
     results, those that the parts of each shard of the result are combined from, as `final` says.
     """
 
-    local: Parts
+    local: Segments
     order: np.ndarray
-    final: Parts
+    final: Segments
 
 
 @lru_cache(maxsize=64)
@@ -254,7 +254,7 @@ def _parts_of_shards(indices: tuple[int, ...], size: int, shards: int) -> PartsO
 
 def _by_group(
     group: np.ndarray, begin: np.ndarray, end: np.ndarray, groups: int
-) -> tuple[np.ndarray, Parts]:
+) -> tuple[np.ndarray, Segments]:
     """The place of each part in its group, and the parts by group; (0, 1) in the place of those
     that a group lacks."""
     count = np.bincount(group, minlength=groups)
@@ -263,7 +263,7 @@ def _by_group(
     position[order] = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)
     bounds = np.tile([0, 1], (groups, int(count.max()), 1))
     bounds[group, position] = np.stack([begin, end], axis=-1)
-    return position, Parts([tuple(map(tuple, rows)) for rows in bounds.tolist()])
+    return position, Segments([tuple(map(tuple, rows)) for rows in bounds.tolist()])
 
 
 # ---------------------------------------------------------------- split axes
@@ -318,11 +318,11 @@ def reduce_of_split(
 
 
 @lru_cache(maxsize=1 << 10)
-def _whole_shards(size: int, shards: int) -> tuple[Parts, int]:
+def _whole_shards(size: int, shards: int) -> tuple[Segments, int]:
     """One part for every shard, and the number of shards that have elements."""
     chunk = -(-size // shards)
     counts = [max(min(chunk, size - i * chunk), 1) for i in range(shards)]
-    return Parts([((0, count),) for count in counts]), -(-size // chunk)
+    return Segments([((0, count),) for count in counts]), -(-size // chunk)
 
 
 def _reduceat_in_numpy(

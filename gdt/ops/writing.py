@@ -34,7 +34,7 @@ from gdt.ops.rearranging import flip
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.rows import scatter_rows
 from gdt.ops.shapes import broadcast_to, reshape
-from gdt.ops.slicing import Cut, Interval, cut, cut_of, cut_of_key, key_of
+from gdt.ops.slicing import BasicIndex, Interval, cut, cut_of, cut_of_key, key_of
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import castable, kind_of
 from gdt.sharding.layout import Layout
@@ -213,7 +213,7 @@ def _check_broadcasts(
 
 
 def _update_cut(
-    x: DistributedArray, region: Cut, value: DistributedArray, how: str
+    x: DistributedArray, region: BasicIndex, value: DistributedArray, how: str
 ) -> DistributedArray:
     """`x` with what the cut takes of it set to `value`, or combined with it."""
     value = _check_broadcasts(value, region.out.shape, x)
@@ -226,7 +226,7 @@ def _update_cut(
 
 
 def _in_region(
-    x: DistributedArray, region: Cut, value: DistributedArray
+    x: DistributedArray, region: BasicIndex, value: DistributedArray
 ) -> tuple[DistributedArray, tuple[Extent, ...]]:
     """The value of a region as `_overwrite` takes it, with its owners, and where it goes."""
     value = reshape(value, (1,) * (region.out.ndim - value.ndim) + value.shape)
@@ -243,7 +243,7 @@ def _in_region(
     return value, tuple([_extent(e) for e in _intervals(region)])
 
 
-def _intervals(region: Cut) -> list[Interval]:
+def _intervals(region: BasicIndex) -> list[Interval]:
     return [entry for entry in region.entries if entry is not None]
 
 
@@ -305,7 +305,7 @@ def _is_unobserved(x: DistributedArray) -> bool:
     )
 
 
-def _written(x: DistributedArray, region: Cut, value: DistributedArray) -> bool:
+def _written(x: DistributedArray, region: BasicIndex, value: DistributedArray) -> bool:
     if not math.prod(region.out.shape):
         return True
     value, extents = _in_region(x, region, value)
@@ -325,7 +325,7 @@ def _has_own_blocks(x: DistributedArray) -> bool:
     return all(has_own_block(x, i) for i in range(len(x.blocks)))
 
 
-def _filled(x: DistributedArray, region: Cut, value: complex) -> bool:
+def _filled(x: DistributedArray, region: BasicIndex, value: complex) -> bool:
     """Whether a number has been written into the blocks of an array of the host."""
     try:
         number = np.asarray(value, x.dtype)
@@ -342,7 +342,7 @@ def _filled(x: DistributedArray, region: Cut, value: complex) -> bool:
 
 
 @lru_cache(maxsize=1 << 12)
-def _targets(x: ArrayType, region: Cut) -> list[list[tuple[slice, ...]]]:
+def _targets(x: ArrayType, region: BasicIndex) -> list[list[tuple[slice, ...]]]:
     """The parts of each block of an array that are in a region."""
     number = ArrayType.of((1,) * x.ndim, x.dtype, Layout.replicated(x.mesh, x.ndim))
     extents = tuple([_extent(e) for e in _intervals(region)])

@@ -45,7 +45,7 @@ from gdt.sharding.routes import route_bytes
 from gdt.sharding.rule import Dim, Rule, out_shapes
 
 
-class Strategy(NamedTuple):
+class OpStrategy(NamedTuple):
     """One legal way to run an op on shards.
 
     axes: the mesh axes that split each factor.
@@ -88,7 +88,7 @@ def choose(
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
     reread: Set[int] = frozenset(),
-) -> Strategy:
+) -> OpStrategy:
     """Return the strategy of the least price; the module's docstring says what has a price.
 
     reread: the positions of operands whose partial reductions another op has passed on already.
@@ -106,7 +106,7 @@ def considered(
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
     reread: Set[int] = frozenset(),
-) -> Iterator[tuple[Price, Strategy]]:
+) -> Iterator[tuple[Price, OpStrategy]]:
     """Yield the strategies among which `choose` chooses, with their prices.
 
     An op is never split along a mesh axis along which no operand is split.
@@ -136,7 +136,7 @@ def _resolution_nbytes(array_type: ArrayType | None) -> int:
 
 
 def _reduction_nbytes(
-    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: Strategy
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: OpStrategy
 ) -> int:
     """Return the bytes that all devices send to reduce the partial outputs of a strategy so that
     each device has one shard: those of a reduce-scatter, half of those of an all-reduce."""
@@ -152,7 +152,7 @@ def _reduction_nbytes(
 
 
 def _unsplit_nbytes(
-    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: Strategy
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: OpStrategy
 ) -> int:
     """Return the bytes of gathering the outputs along the mesh axes along which the strategy
     gathers indices: operands of integers, among others of floating-point numbers."""
@@ -177,7 +177,7 @@ def _dtype_of_outputs(types: Sequence[ArrayType | None]) -> np.dtype[Any]:
 
 def legal_strategies(
     rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
-) -> Iterator[Strategy]:
+) -> Iterator[OpStrategy]:
     """Return every strategy that the rule allows, whatever the layouts of the operands are."""
     mesh = next(t.mesh for t in types if t is not None)
     arrays = {i for i, t in enumerate(types) if t is not None}
@@ -218,7 +218,7 @@ def _strategies(
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
     options: Sequence[list[Option]],
-) -> Iterator[Strategy]:
+) -> Iterator[OpStrategy]:
     """Yield the legal strategies in which each mesh axis takes one of its `options`."""
     for combination in itertools.product(*options):
         axes_of: dict[str, list[int]] = {}  # the mesh axes that split each factor
@@ -256,7 +256,7 @@ def _strategy(
     sizes: Mapping[str, int],
     factor_axes: dict[str, Axes],
     combination: Sequence[Option],
-) -> Strategy | None:
+) -> OpStrategy | None:
     """Return the strategy that splits each factor along its mesh axes `factor_axes`, or None where
     the shards of a dim of several factors would cut across them."""
     mesh = next(t.mesh for t in types if t is not None)
@@ -289,7 +289,7 @@ def _strategy(
         for t, layout in zip(types, target_layouts, strict=True)
         if t is not None and layout is not None
     )
-    return Strategy(factor_axes, tuple(target_layouts), tuple(output_layouts), nbytes)
+    return OpStrategy(factor_axes, tuple(target_layouts), tuple(output_layouts), nbytes)
 
 
 def _axes_of(

@@ -14,7 +14,7 @@ from gdt.engine.op import Op
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.strategy import Strategy, legal_strategies
+from gdt.sharding.strategy import OpStrategy, legal_strategies
 from gdt.testing.operands import assert_close, assert_consistent, placed
 from gdt.testing.oracle import Oracle, Sample
 
@@ -41,7 +41,7 @@ def replicated_types(operands: Sequence[Any], mesh: Mesh) -> tuple[Type, ...]:
 
 def strategies_of(
     op: Op[..., Any], operands: Sequence[Any], static: dict[str, Any], mesh: Mesh
-) -> Iterator[Strategy]:
+) -> Iterator[OpStrategy]:
     """Return every strategy that the op's rule allows on `mesh` for operands of these shapes."""
     types = replicated_types(operands, mesh)
     rule, sizes, _ = op.declaration.bound_rule(types, static)
@@ -74,7 +74,7 @@ def check_rule(op: Op[..., Any], sample: Sample, mesh: Mesh) -> int:
     return len(strategies)
 
 
-def described(strategy: Strategy) -> str:
+def described(strategy: OpStrategy) -> str:
     """Return the layouts of operands and outputs as one line of text."""
     operands, outputs = strategy.target_layouts, strategy.output_layouts
     return f"{', '.join(map(str, operands))} -> {', '.join(map(str, outputs))}"
@@ -84,7 +84,7 @@ def _check_strategy(
     op: Op[..., Any],
     operands: Sequence[Any],
     static: dict[str, Any],
-    strategy: Strategy,
+    strategy: OpStrategy,
     expected: Sequence[np.ndarray],
     bound: float,
 ) -> None:

@@ -65,7 +65,7 @@ class Factor:
         return _viewed(block, tuple(sizes.values()), order, (*mesh_ndim, *last))
 
 
-class Groups(NamedTuple):
+class OutputLabels(NamedTuple):
     """The labels of the output: of the stack of products, and of their rows and columns."""
 
     batch: list[Label]
@@ -77,14 +77,14 @@ class Groups(NamedTuple):
         """The labels in the order in which products are written."""
         return self.batch + self.rows + self.columns
 
-    def looped(self, out: list[Label]) -> Groups:
+    def looped(self, out: list[Label]) -> OutputLabels:
         """The groups with leading labels of the output moved to the stack, as many as it takes for
         products to be written in the output's order; the groups as they are if that leaves no
         matrix to multiply."""
         for count in range(1, len(out) - len(self.batch)):
             first = out[:count]
             rest = [[n for n in group if n not in first] for group in self]
-            groups = Groups(first + rest[0], rest[1], rest[2])
+            groups = OutputLabels(first + rest[0], rest[1], rest[2])
             if groups.order == out:
                 return groups
         return self
@@ -129,7 +129,7 @@ def _lines(
     """
     first, second = Factor(left, left_shape, right + out), Factor(right, right_shape, left + out)
     labels = [n for n in out if n is not None]
-    groups = Groups(
+    groups = OutputLabels(
         [n for n in labels if n in first.sizes and n in second.sizes],
         [n for n in labels if n not in second.sizes],
         [n for n in labels if n not in first.sizes],
@@ -150,7 +150,7 @@ def _lines(
 
 
 def _product(
-    product: str, sizes: Mapping[Label, int], groups: Groups, out: Terms, finish: str
+    product: str, sizes: Mapping[Label, int], groups: OutputLabels, out: Terms, finish: str
 ) -> list[str]:
     """The lines that make a block with the labels `out` of `product`, the source of a call without
     its closing bracket."""

@@ -23,7 +23,7 @@ GPU_BLOCK, GPU_SCORES = (1024, 1024), 1 << 26
 GPU_DRAWN = 1 << 23  # scores with random numbers, which take some 64 bytes each while drawn
 
 
-class Place(NamedTuple):
+class TilePosition(NamedTuple):
     """The place of a tile of queries and a tile of keys in the whole sequence.
 
     first_query, first_key: positions, numbers on the host or arrays of a device. keys: how many
@@ -74,7 +74,9 @@ class Drops(NamedTuple):
     queries: int
     keys: int
 
-    def kept(self, xp: Any, heads: slice, place: Place, rows: slice, columns: slice) -> Block:
+    def kept(
+        self, xp: Any, heads: slice, place: TilePosition, rows: slice, columns: slice
+    ) -> Block:
         """Return which weights of a block are kept: (heads, queries, keys)."""
         queries = place.first_query + xp.arange(rows.start, rows.stop)
         first = (self.heads[heads, None] * self.queries + queries) * self.keys
@@ -102,7 +104,7 @@ def _heads(xp: Any, q: Block, k: Block, steps: tuple[int, int], drops: Drops | N
     return _cuts(q.shape[0], max((HOST_SCORES if xp is np else on_gpu) // each, 1))
 
 
-def _steps(xp: Any, place: Place) -> tuple[int, int]:
+def _steps(xp: Any, place: TilePosition) -> tuple[int, int]:
     """Return how many queries and how many keys a block has."""
     if xp is not np:
         return GPU_BLOCK
@@ -125,7 +127,9 @@ class _Memory:
         return self.xp.matmul(x, y.swapaxes(-1, -2), out=self.flat[:size].reshape(shape))
 
 
-def _hide(xp: Any, scores: Block, mask: Block, place: Place, rows: slice, columns: slice) -> None:
+def _hide(
+    xp: Any, scores: Block, mask: Block, place: TilePosition, rows: slice, columns: slice
+) -> None:
     """Set scores (heads, queries, keys) to -inf where a query does not see a key."""
     for seen in (place.visible(xp, rows, columns), _masked(mask, rows, columns)):
         if seen is not None:
@@ -148,7 +152,7 @@ def attend(
     k: Block,
     v: Block,
     mask: Mask | None,
-    place: Place,
+    place: TilePosition,
     scale: float,
     drops: Drops | None = None,
 ) -> tuple[Block, Block]:
@@ -212,7 +216,7 @@ def gradients(
     g: Block,
     denominators: Block,
     products: Block,
-    place: Place,
+    place: TilePosition,
     scale: float,
     drops: Drops | None = None,
 ) -> tuple[Block, Block, Block]:
@@ -325,7 +329,9 @@ def mask_of_tile(
     return Mask(part.reshape(-1, *part.shape[-2:]), every)
 
 
-def cut_mask(xp: Any, mask: Mask | None, place: Place, queries: int, keys: int) -> Mask | None:
+def cut_mask(
+    xp: Any, mask: Mask | None, place: TilePosition, queries: int, keys: int
+) -> Mask | None:
     """Return the part of a mask of all positions that belongs to the tiles of a place."""
     if mask is None:
         return None

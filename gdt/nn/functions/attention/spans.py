@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.engine.plan import Shards
-from gdt.nn.functions.attention.blocks import Drops, Place
+from gdt.nn.functions.attention.blocks import Drops, TilePosition
 
 Block = Any
 
@@ -49,7 +49,7 @@ class Spans(NamedTuple):
         heads = xp.broadcast_to(heads, batch).reshape(-1)
         return Drops(key.reshape(()), self.rate, heads, self.queries, self.keys)
 
-    def place(self, tile: Any, queries: int, keys: int) -> Place:
+    def place(self, tile: Any, queries: int, keys: int) -> TilePosition:
         """Return the place of tile number `tile`, of `queries` and `keys` positions with padding.
 
         tile: a number on the host, an array on a device."""
@@ -59,7 +59,7 @@ class Spans(NamedTuple):
             own = (tile - self.step) % self.key_tiles if self.query_tiles > 1 else tile
             first_key = own * keys
         is_even = self.key_tiles * keys == self.keys
-        return Place(
+        return TilePosition(
             first_query, first_key, None if is_even else self.keys - first_key, self.causal
         )
 

@@ -16,7 +16,7 @@ from gdt.backend import empty
 from gdt.engine.blas import multiply
 from gdt.nn.functions.convolution.windows import (
     HOST_COLUMNS,
-    Steps,
+    WindowSteps,
     lengths,
     of_taps,
     padded,
@@ -55,7 +55,7 @@ class Products(NamedTuple):
 
 
 def columns_of(
-    xp: Any, x: Block, numbers: Sequence[int], how: Steps
+    xp: Any, x: Block, numbers: Sequence[int], how: WindowSteps
 ) -> Iterator[tuple[tuple[slice, ...], Block]]:
     """Yield parts of images, as indices, with their windows as rows of a matrix: (groups, rows,
     taps * channels of a group), in memory that those of the next part overwrite."""
@@ -84,7 +84,7 @@ def columns_of(
 
 
 def _columns(
-    xp: Any, images: Block, numbers: Sequence[int], how: Steps, memory: Block
+    xp: Any, images: Block, numbers: Sequence[int], how: WindowSteps, memory: Block
 ) -> tuple[Block, Block, Block]:
     """Return a view of the windows of images, an array in memory to copy it to, and that array as a
     matrix: (groups, rows, taps * channels of a group).
@@ -110,7 +110,9 @@ def _columns(
     return views, columns, matrix
 
 
-def _in_runs(xp: Any, columns: Block, views: Block, room: Block, how: Steps) -> tuple[Block, Block]:
+def _in_runs(
+    xp: Any, columns: Block, views: Block, room: Block, how: WindowSteps
+) -> tuple[Block, Block]:
     """Return columns, and views of `room`, with those that lie side by side in both as one element.
     Measured for 3 x 3 taps of 16 channels: a copy takes two thirds of the time."""
     axes = 2 if how.groups == how.dilation[-1] == 1 else 1
@@ -147,7 +149,7 @@ def split_rows(xp: Any, rows: int, depth: int, results: int) -> list[tuple[slice
     return parts if whole < rows else parts[:1]
 
 
-def _lines(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Steps | None:
+def _lines(xp: Any, x: Block, numbers: Sequence[int], how: WindowSteps) -> WindowSteps | None:
     """Return the windows along the last axis alone, or None where whole windows are as quick: where
     they are few, or short, or not side by side along the other axes."""
     *outer, last = how.taps
@@ -163,7 +165,7 @@ def _lines(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Steps | Non
 
 
 def products_of(
-    xp: Any, x: Block, numbers: Sequence[int], results: int, how: Steps
+    xp: Any, x: Block, numbers: Sequence[int], results: int, how: WindowSteps
 ) -> Iterator[tuple[tuple[slice, ...], Products]]:
     """Yield parts of images, as indices, with the matrices whose products with a kernel of so many
     results in a group are their convolution, in memory that those of the next part overwrite.
@@ -188,12 +190,12 @@ def products_of(
         yield part, Products(tuple(rows), parts)
 
 
-def _without_last(how: Steps) -> Steps:
+def _without_last(how: WindowSteps) -> WindowSteps:
     """Return the windows along all axes but the last, without padding."""
-    return Steps(how.taps[:-1], how.strides[:-1], how.dilation[:-1])
+    return WindowSteps(how.taps[:-1], how.strides[:-1], how.dilation[:-1])
 
 
-def _lines_of_taps(lines: Block, numbers: Sequence[int], outer: Steps) -> list[Block]:
+def _lines_of_taps(lines: Block, numbers: Sequence[int], outer: WindowSteps) -> list[Block]:
     """Return the lines (..., H, W, depth) that every tap of all axes but the last meets, as rows:
     (..., results along H * W, depth)."""
     *others, height, width = numbers
@@ -222,7 +224,7 @@ def _multiply(xp: Any, columns: Sequence[Block], kernel: Block, out: Block) -> N
             out += multiply(xp, columns[i], kernels[:, i], product)
 
 
-def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
+def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: WindowSteps) -> None:
     """Write the convolution of images with one kernel into `out`, (..., results..., channels)."""
     rank = len(how.taps)
     numbers = out.shape[-rank - 1 : -1]
@@ -240,7 +242,7 @@ def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
             y[...] = xp.moveaxis(total, 0, -2).reshape(y.shape)
 
 
-def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
+def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: WindowSteps) -> None:
     """Convolve every channel by itself: a multiplication and an addition for each tap."""
     rank, dtype = len(how.taps), widened(out.dtype)
     numbers, multiple = out.shape[-rank - 1 : -1], out.shape[-1] // how.groups
@@ -259,7 +261,7 @@ def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: Steps)
             y[...] = total
 
 
-def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> None:
+def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: WindowSteps) -> None:
     """Write the gradient in images to `out`, whose windows have the results that `g` belongs to."""
     rank, channels = len(how.taps), out.shape[-1]
     numbers, lead = g.shape[-rank - 1 : -1], g.shape[: -rank - 1]
@@ -287,7 +289,7 @@ def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> 
 
 
 def _input_gradient_of_close_windows(
-    xp: Any, g: Block, kernel: Block, out: Block, how: Steps
+    xp: Any, g: Block, kernel: Block, out: Block, how: WindowSteps
 ) -> None:
     """Convolve `g`, with zeros around it, with the kernel turned around: with strides of 1 that is
     the gradient, in one pass over its memory (measured: half the time of adding up taps)."""
@@ -308,7 +310,7 @@ def _input_gradient_of_close_windows(
     convolve(xp, g, turned, out, how._replace(padding=tuple(margins)))
 
 
-def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Steps) -> Block:
+def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: WindowSteps) -> Block:
     """Return the gradient in a kernel of that shape, summed over all images."""
     rank = len(how.taps)
     depth, results = math.prod(shape[:-1]), shape[-1] // how.groups

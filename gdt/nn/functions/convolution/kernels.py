@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gdt.cuda.cudnn import ALIGNMENT, MOST_AXES, TENSORS, Convolution, Windows
+from gdt.cuda.cudnn import ALIGNMENT, MOST_AXES, TENSORS, ConvolutionPlan, ConvolutionWindows
 from gdt.cuda.runner import address, dtype_name
 from gdt.engine.launcher import Launcher
 from gdt.errors import KernelError
-from gdt.nn.functions.convolution.windows import Steps
+from gdt.nn.functions.convolution.windows import WindowSteps
 from gdt.ops.products.contraction import KernelProducts
 from gdt.settings import MATMUL_PRECISION
 
 Block = Any
 
 
-class Products:
+class KernelNamespace:
     """The namespace of a backend, with gdt's kernels for matrix products, which CUDA graphs may
     hold: CuPy captures none of cuBLAS's."""
 
@@ -48,11 +48,11 @@ def computed(
             return compute(partial(by_cudnn, launcher), launcher.xp, *operands)
         except KernelError:
             launcher.kept[refusal] = True
-    xp = Products(launcher)
+    xp = KernelNamespace(launcher)
     return compute(partial(by_products, xp), xp, *operands)
 
 
-def convolve(launcher: Launcher, x: Block, kernel: Block, out: Block, how: Steps) -> None:
+def convolve(launcher: Launcher, x: Block, kernel: Block, out: Block, how: WindowSteps) -> None:
     """Write the convolution of images with one kernel into `out`, (..., results..., channels)."""
     _run(
         launcher,
@@ -62,7 +62,9 @@ def convolve(launcher: Launcher, x: Block, kernel: Block, out: Block, how: Steps
     )
 
 
-def input_gradient(launcher: Launcher, g: Block, kernel: Block, out: Block, how: Steps) -> None:
+def input_gradient(
+    launcher: Launcher, g: Block, kernel: Block, out: Block, how: WindowSteps
+) -> None:
     """Write the gradient in images to `out`, whose windows have the results that `g` belongs to."""
     _run(
         launcher,
@@ -73,7 +75,7 @@ def input_gradient(launcher: Launcher, g: Block, kernel: Block, out: Block, how:
 
 
 def kernel_gradient(
-    launcher: Launcher, x: Block, g: Block, shape: Sequence[int], how: Steps
+    launcher: Launcher, x: Block, g: Block, shape: Sequence[int], how: WindowSteps
 ) -> Block:
     """Return the gradient in a kernel of that shape, summed over all images."""
     out = launcher.empty((shape[-1], *shape[:-1]), dtype_name(x.dtype))
@@ -92,7 +94,7 @@ def _aligned(launcher: Launcher, x: Block) -> Block:
     return x.copy() if address(x) % ALIGNMENT else x
 
 
-def _run(launcher: Launcher, operation: str, blocks: dict[str, Block], how: Steps) -> None:
+def _run(launcher: Launcher, operation: str, blocks: dict[str, Block], how: WindowSteps) -> None:
     """Run an operation of cuDNN; blocks are by the names of `TENSORS`. Raises KernelError for what
     cuDNN does not take."""
     cudnn, rank = launcher.runner.cudnn, len(how.taps)
@@ -108,11 +110,11 @@ def _run(launcher: Launcher, operation: str, blocks: dict[str, Block], how: Step
         name: (math.prod(block.shape[: -rank - 1]), *block.shape[-rank - 1 :])
         for name, block in own.items()
     }
-    windows = Windows(how.strides, how.dilation, how.padding or ((0, 0),) * rank)
+    windows = ConvolutionWindows(how.strides, how.dilation, how.padding or ((0, 0),) * rank)
     precision = MATMUL_PRECISION.get()
     plan = launcher.keep(
         f"conv_{operation} in {precision}",
-        lambda: Convolution(
+        lambda: ConvolutionPlan(
             cudnn, operation, dtypes[0], sizes, windows,
             tensor_cores=dtypes[0] == "float16" or precision == "tensorfloat32",
         ),

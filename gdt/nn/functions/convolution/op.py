@@ -10,7 +10,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.functions.convolution.tiles import Numbers, convolution_input_gradient, convolve_tiles
-from gdt.nn.functions.convolution.windows import Steps
+from gdt.nn.functions.convolution.windows import WindowSteps
 from gdt.ops.blocks.windows import (
     Padding,
     Tiling,
@@ -132,7 +132,7 @@ def convolution(
 
 def on_tiles(
     windows: Sequence[Windows], hows: Sequence[Tiling], groups: int = 1
-) -> tuple[Numbers, Steps]:
+) -> tuple[Numbers, WindowSteps]:
     """Return the number of results of a tile, and the windows, as ops of tiles take them."""
     numbers = tuple(
         -(-along.number // len(how.starts)) for along, how in zip(windows, hows, strict=True)
@@ -140,12 +140,12 @@ def on_tiles(
     taps, strides, dilation = (
         tuple(getattr(along, name) for along in windows) for name in ("taps", "stride", "dilation")
     )
-    return numbers, Steps(taps, strides, dilation, groups)
+    return numbers, WindowSteps(taps, strides, dilation, groups)
 
 
 def _tilings(
     x: DistributedArray, windows: Sequence[Windows], groups: int
-) -> tuple[list[Tiling], list[Tiling], Numbers, Steps]:
+) -> tuple[list[Tiling], list[Tiling], Numbers, WindowSteps]:
     """Return the tilings of images and of results, and what `on_tiles` does. Zeros around an axis
     that is whole are not in its tile: ops add them where they compute.
 

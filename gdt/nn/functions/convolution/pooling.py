@@ -15,7 +15,7 @@ from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.nn.functions.convolution.op import join_tiles, on_tiles, shards_of, tile_images, tilings_of
 from gdt.nn.functions.convolution.tiles import Numbers, image_term, tiles_first, tiles_in_place
-from gdt.nn.functions.convolution.windows import Steps, lengths, of_taps, parts_of
+from gdt.nn.functions.convolution.windows import WindowSteps, lengths, of_taps, parts_of
 from gdt.ops.blocks.windows import Padding, Windows, one_for_each_axis, windows_of
 from gdt.ops.elementwise import zero
 from gdt.sharding.array_type import ArrayType
@@ -35,7 +35,7 @@ def _rule(terms: str) -> Any:
     """Return the rule of an op of tiles. terms: for each operand and the output a letter: n for
     images, m for results."""
 
-    def rule(*types: ArrayType, numbers: Numbers, how: Steps) -> RuleSpec:
+    def rule(*types: ArrayType, numbers: Numbers, how: WindowSteps) -> RuleSpec:
         rank = len(how.taps)
         *ins, out = (image_term(letter, rank, "c") for letter in terms)
         sizes = {f"m{i}": n for i, n in enumerate(numbers)}
@@ -45,13 +45,13 @@ def _rule(terms: str) -> Any:
     return rule
 
 
-def _images_like(xp: Any, g: Block, numbers: Numbers, how: Steps) -> Block:
+def _images_like(xp: Any, g: Block, numbers: Numbers, how: WindowSteps) -> Block:
     """Return zeros for images whose windows have the results `g`; its tiles come first."""
     return xp.zeros((*g.shape[: -len(numbers) - 1], *lengths(numbers, how), g.shape[-1]), g.dtype)
 
 
 @op(_rule("nm"))
-def max_pool_tiles(xp: Any, x: Block, /, numbers: Numbers, how: Steps) -> Block:
+def max_pool_tiles(xp: Any, x: Block, /, numbers: Numbers, how: WindowSteps) -> Block:
     """Return the maximum of every window of tiles."""
     images, out = tiles_first(xp, x, len(numbers)), None
     for _, values in of_taps(images, numbers, how):
@@ -79,7 +79,7 @@ def _where(xp: Any, mask: Block, values: Block) -> Block:
 
 @op(_rule("mnmn"), linear="g")
 def max_pool_gradient(
-    xp: Any, g: Block, x: Block, y: Block, /, numbers: Numbers, how: Steps
+    xp: Any, g: Block, x: Block, y: Block, /, numbers: Numbers, how: WindowSteps
 ) -> Block:
     """Send the cotangent of every window to its first maximum, in row-major order."""
     rank = len(numbers)
@@ -98,7 +98,9 @@ def max_pool_gradient(
 
 
 @op(_rule("nnmm"), linear="c")
-def take_maxima(xp: Any, c: Block, x: Block, y: Block, /, numbers: Numbers, how: Steps) -> Block:
+def take_maxima(
+    xp: Any, c: Block, x: Block, y: Block, /, numbers: Numbers, how: WindowSteps
+) -> Block:
     """Return the element of c at the first maximum of every window of x: the adjoint of
     `max_pool_gradient`."""
     rank = len(numbers)
@@ -127,7 +129,7 @@ take_maxima.vjp(
 
 
 @op(_rule("nm"), linear="x")
-def sum_pool_tiles(xp: Any, x: Block, /, numbers: Numbers, how: Steps) -> Block:
+def sum_pool_tiles(xp: Any, x: Block, /, numbers: Numbers, how: WindowSteps) -> Block:
     """Return the sum of every window of tiles."""
     images, out = tiles_first(xp, x, len(numbers)), None
     for _, values in of_taps(images, numbers, how):
@@ -136,7 +138,7 @@ def sum_pool_tiles(xp: Any, x: Block, /, numbers: Numbers, how: Steps) -> Block:
 
 
 @op(_rule("mn"), linear="g")
-def spread_over_windows(xp: Any, g: Block, /, numbers: Numbers, how: Steps) -> Block:
+def spread_over_windows(xp: Any, g: Block, /, numbers: Numbers, how: WindowSteps) -> Block:
     """Add every result to all elements of its window: the adjoint of `sum_pool_tiles`."""
     results = tiles_first(xp, g, len(numbers))
     out = _images_like(xp, results, numbers, how)

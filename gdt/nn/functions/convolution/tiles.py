@@ -14,14 +14,14 @@ from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
 from gdt.engine.plan import EXACT
 from gdt.nn.functions.convolution import blocks, kernels
-from gdt.nn.functions.convolution.windows import Steps, coordinates, lengths
+from gdt.nn.functions.convolution.windows import WindowSteps, coordinates, lengths
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 
 Block = Any
 Numbers = tuple[int, ...]
 
-EXACT.add(Steps)
+EXACT.add(WindowSteps)
 
 
 def image_term(letter: str, rank: int, channels: str) -> str:
@@ -35,7 +35,7 @@ def _rule_of(order: Sequence[int]) -> Callable[..., RuleSpec]:
     order: the positions in (images, kernel, results) of its two operands and of its output.
     """
 
-    def rule(a: ArrayType, b: ArrayType, *, numbers: Numbers, how: Steps) -> RuleSpec:
+    def rule(a: ArrayType, b: ArrayType, *, numbers: Numbers, how: WindowSteps) -> RuleSpec:
         rank = len(how.taps)
         channels, results = ("(g c)", "(g o)") if how.groups > 1 else ("c", "o")
         kernel = " ".join([*(f"k{i}" for i in range(rank)), "c", results])
@@ -71,7 +71,7 @@ def tiles_in_place(xp: Any, y: Block, rank: int) -> Block:
     return y.transpose(*range(lead), *order, y.ndim - 1)
 
 
-def _in_block(how: Steps, images: Sequence[int], kernel: Sequence[int]) -> Steps:
+def _in_block(how: WindowSteps, images: Sequence[int], kernel: Sequence[int]) -> WindowSteps:
     """Return the windows with the number of groups that a block holds."""
     return how if how.groups == 1 else how._replace(groups=images[-1] // max(kernel[-2], 1))
 
@@ -82,7 +82,7 @@ def _mesh_shape(mesh_ndim: int, *blocks: Block) -> tuple[int, ...]:
 
 def _by_kernel(
     function: Callable[..., None], shape: tuple[int, ...], images: Block, kernel: Block, out: Block,
-    how: Steps,
+    how: WindowSteps,
 ) -> None:  # fmt: skip
     """Call a function of images, one kernel, memory for what it computes and windows: once where
     all coordinates of the mesh have one kernel, else for each of them."""
@@ -95,7 +95,12 @@ def _by_kernel(
 
 
 def _convolve(
-    convolve: Callable[..., None], xp: Any, x: Block, kernel: Block, numbers: Numbers, how: Steps
+    convolve: Callable[..., None],
+    xp: Any,
+    x: Block,
+    kernel: Block,
+    numbers: Numbers,
+    how: WindowSteps,
 ) -> Block:
     """Convolve tiles by `convolve`, a function of images, one kernel, memory for the results and
     windows."""
@@ -110,13 +115,15 @@ def _convolve(
 
 
 @op(_rule_of((0, 1, 2)), linear="x, kernel")
-def convolve_tiles(xp: Any, x: Block, kernel: Block, /, numbers: Numbers, how: Steps) -> Block:
+def convolve_tiles(
+    xp: Any, x: Block, kernel: Block, /, numbers: Numbers, how: WindowSteps
+) -> Block:
     """Convolve tiles: `numbers` results along the spatial axes of every tile."""
     return _convolve(partial(blocks.convolve, xp), xp, x, kernel, numbers, how)
 
 
 def _convolve_on_gpus(
-    launcher: Launcher, x: Block, kernel: Block, /, numbers: Numbers, how: Steps
+    launcher: Launcher, x: Block, kernel: Block, /, numbers: Numbers, how: WindowSteps
 ) -> Block:
     ways = kernels.convolve, blocks.convolve
     return kernels.computed(launcher, _convolve, ways, x, kernel, numbers, how)
@@ -126,8 +133,8 @@ convolve_tiles.kernel(_convolve_on_gpus, has_library=True)
 
 
 def _input_gradient(
-    gradient: Callable[..., None], xp: Any, g: Block, kernel: Block, numbers: Numbers, how: Steps,
-    block_shape: Any,
+    gradient: Callable[..., None], xp: Any, g: Block, kernel: Block, numbers: Numbers,
+    how: WindowSteps, block_shape: Any,
 ) -> Block:  # fmt: skip
     """Compute the gradient in tiles by `gradient`, a function of cotangents, one kernel, memory for
     the gradient and windows."""
@@ -148,7 +155,7 @@ def convolution_input_gradient(
     kernel: Block,
     /,
     numbers: Numbers,
-    how: Steps,
+    how: WindowSteps,
     *,
     block_shape: Any = FROM_ENGINE,
 ) -> Block:
@@ -158,7 +165,7 @@ def convolution_input_gradient(
 
 
 def _input_gradient_on_gpus(
-    launcher: Launcher, g: Block, kernel: Block, /, numbers: Numbers, how: Steps, *,
+    launcher: Launcher, g: Block, kernel: Block, /, numbers: Numbers, how: WindowSteps, *,
     block_shape: Any,
 ) -> Block:  # fmt: skip
     ways = kernels.input_gradient, blocks.input_gradient
@@ -169,8 +176,8 @@ convolution_input_gradient.kernel(_input_gradient_on_gpus, has_library=True)
 
 
 def _kernel_gradient(
-    gradient: Callable[..., Block], xp: Any, x: Block, g: Block, numbers: Numbers, how: Steps,
-    block_shape: Any,
+    gradient: Callable[..., Block], xp: Any, x: Block, g: Block, numbers: Numbers,
+    how: WindowSteps, block_shape: Any,
 ) -> Block:  # fmt: skip
     """Compute the gradient in kernels by `gradient`, a function of images, cotangents, the shape of
     a kernel and windows."""
@@ -192,7 +199,7 @@ def convolution_kernel_gradient(
     g: Block,
     /,
     numbers: Numbers,
-    how: Steps,
+    how: WindowSteps,
     *,
     block_shape: Any = FROM_ENGINE,
 ) -> Block:
@@ -202,7 +209,14 @@ def convolution_kernel_gradient(
 
 
 def _kernel_gradient_on_gpus(
-    launcher: Launcher, x: Block, g: Block, /, numbers: Numbers, how: Steps, *, block_shape: Any
+    launcher: Launcher,
+    x: Block,
+    g: Block,
+    /,
+    numbers: Numbers,
+    how: WindowSteps,
+    *,
+    block_shape: Any,
 ) -> Block:
     ways = kernels.kernel_gradient, blocks.kernel_gradient
     return kernels.computed(launcher, _kernel_gradient, ways, x, g, numbers, how, block_shape)

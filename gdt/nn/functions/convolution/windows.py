@@ -19,7 +19,7 @@ Block = Any
 HOST_COLUMNS, GPU_COLUMNS = 1 << 20, 1 << 28
 
 
-class Steps(NamedTuple):
+class WindowSteps(NamedTuple):
     """The windows of a convolution: what they have along every spatial axis.
 
     padding: the numbers of zeros before and after every axis; none if empty. Of axes that are split
@@ -33,7 +33,7 @@ class Steps(NamedTuple):
     padding: tuple[tuple[int, int], ...] = ()
 
 
-def lengths(numbers: Sequence[int], how: Steps) -> tuple[int, ...]:
+def lengths(numbers: Sequence[int], how: WindowSteps) -> tuple[int, ...]:
     """Return the lengths of axes, without padding, that windows of these numbers cover."""
     padding = how.padding or ((0, 0),) * len(numbers)
     parts = zip(numbers, how.taps, how.strides, how.dilation, padding, strict=True)
@@ -65,7 +65,7 @@ def padded_places(
     return sizes, (..., *outer, slice(None)), (..., *inner, slice(None))
 
 
-def windows(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Block:
+def windows(xp: Any, x: Block, numbers: Sequence[int], how: WindowSteps) -> Block:
     """Return a view of images without gaps as (..., results..., taps..., channels)."""
     rank = len(numbers)
     lead = x.ndim - rank - 1
@@ -80,7 +80,7 @@ def windows(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Block:
 
 
 def of_taps(
-    x: Block, numbers: Sequence[int], how: Steps
+    x: Block, numbers: Sequence[int], how: WindowSteps
 ) -> Iterator[tuple[tuple[int, ...], Block]]:
     """Yield every tap with a view of its elements of images, (..., results..., channels)."""
     for tap in itertools.product(*map(range, how.taps)):
