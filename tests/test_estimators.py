@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -123,6 +124,100 @@ def test_steps_with_a_penalty_reach_the_exact_solution_and_end_where_the_loss_ha
     assert size(strong) < 0.5 * size(weak)
     early = MLPClassifier(tol=1.0, n_iter_no_change=4, random_state=0).fit(X, LABELS)
     assert early.n_iter_ == 6
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_softmax_with_a_penalty_is_that_of_scikit_learn() -> None:
+    y, weights = np.digitize(X[:, 0] + 0.5 * X[:, 1] ** 2, [0.0, 0.7]), np.arange(60) % 3
+    options: Any = {"max_iter": 500, "tol": 1e-9, "n_iter_no_change": 100}
+    for alpha in (0.5, 4.0):
+        own = LinearClassifier(alpha=alpha, **options).fit(X, y, weights)
+        other = LogisticRegression(C=1 / alpha, tol=1e-8).fit(X, y, weights)
+        np.testing.assert_allclose(own.predict_proba(X), other.predict_proba(X), atol=1e-4)
+        scores = [m.decision_function(X) for m in (own, other)]
+        np.testing.assert_allclose(*[s - s[:, :1] for s in scores], atol=2e-3)
+        assert own.predict(X).tolist() == other.predict(X).tolist()
+    two = LinearClassifier(max_iter=20).fit(X, LABELS)
+    p = two.predict_proba(X)
+    np.testing.assert_allclose(two.decision_function(X), np.log(p[:, 1] / p[:, 0]))
+    one = LinearClassifier(max_iter=2).fit(X, ["yes"] * 60)
+    assert one.predict_proba(X).tolist() == [[1.0]] * 60 and one.predict(X[:1]).tolist() == ["yes"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "steps"),
+    [
+        (512, {}, 1), (513, {}, 3), (60, {"batch_size": 16}, 4), (60, {"batch_size": 60}, 1),
+        (60, {"batch_size": 59}, 2), (600, {"batch_size": 600}, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_perceptrons_have_the_layers_and_take_the_steps_that_are_asked_for(
+    rows: int, options: dict[str, Any], steps: int
+) -> None:
+    """Small data sets are taken whole, larger ones in steps of 200 rows."""
+    x = np.resize(X, (rows, 3))
+    model = MLPRegressor(
+        (4, 5), "tanh", "sgd", 2, learning_rate_init=0.0, random_state=1, **options
+    )
+    model.fit(x, x[:, :2])
+    assert (model.n_iter_, model.global_step_) == (2, 2 * steps)
+    weights = [w.numpy() for w in model.model_.parameters().values()]
+    assert [w.shape for w in weights] == [(3, 4), (4,), (4, 5), (5,), (5, 2), (2,)]
+    outputs = x
+    for w, b in zip(weights[::2], weights[1::2], strict=True):
+        outputs = outputs @ w + b
+        outputs = np.tanh(outputs) if len(b) > 2 else outputs
+    np.testing.assert_allclose(model.predict(x), outputs, rtol=1e-9, atol=1e-12)
+    assert not weights[1].any() and all(w.any() for w in weights[::2])
+
+
+def test_evaluations_are_sums_over_batches_of_different_sizes() -> None:
+    sizes, targets = (7, 20, 3), X[:30, :2] * 2
+    parts = np.split(np.arange(30), np.cumsum(sizes)[:-1])
+    regressor = LinearRegressor().fit(X[:9], targets[:9] + 1)  # which is 1 too high
+    batches = lambda: [(X[p], targets[p]) for p in parts]
+    results = regressor.evaluate(batches)
+    assert results == pytest.approx({
+        "average_loss": 1.0, "loss": 60 / 3, "label/mean": targets.mean(),
+        "prediction/mean": targets.mean() + 1, "global_step": 1,
+    })  # fmt: skip
+    assert regressor.evaluate(batches, 1)["loss"] == pytest.approx(14.0)
+    trained = LinearRegressor("sgd").train(batches).train(batches, steps=2)
+    assert trained.global_step_ == 5 and trained.train(batches, max_steps=6).global_step_ == 6
+    assert trained.train(batches, steps=7).global_step_ == 9, "the batches end"
+    assert trained.train(lambda: (X, X[:, :2]), steps=2).global_step_ == 11, "a pair is repeated"
+    y = (X[:, 0] > 0.8).astype(int)
+    classifier = LinearClassifier(max_iter=50, tol=0.0, n_iter_no_change=99)
+    with pytest.warns(ConvergenceWarning):
+        classifier.fit(X, y)
+    found = classifier.evaluate(lambda: [(X[:11], y[:11]), (X[11:], y[11:])])
+    p = classifier.predict_proba(X)
+    losses = -np.log(p[np.arange(60), y])
+    assert found == pytest.approx({
+        "average_loss": losses.mean(), "loss": losses.sum() / 2, "auc": roc_auc_score(y, p[:, 1]),
+        "accuracy": (p.argmax(1) == y).mean(), "accuracy_baseline": 1 - y.mean(), "global_step": 50,
+    }, rel=1e-2)  # fmt: skip
+    assert found["average_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    later = LinearClassifier().partial_fit(X[:5], ["a"] * 5, classes=["b", "a", "c"])
+    assert later.partial_fit(X, np.resize(["c", "b"], 60)).classes_.tolist() == ["a", "b", "c"]
+    assert later.n_iter_ == later.global_step_ == 2
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "same"),
+    [
+        (None, None, lambda: gdt.optim.Adam(0.1)), ("adam", 0.3, lambda: gdt.optim.Adam(0.3)),
+        ("sgd", None, gdt.optim.SGD), ("RMSprop", 0.2, lambda: gdt.optim.RMSprop(0.2)),
+    ],
+)  # fmt: skip
+def test_names_of_optimizers_and_rates_are_those_of_optim(
+    optimizer: Any, rate: Any, same: Any
+) -> None:
+    one = LinearClassifier(optimizer, max_iter=3, learning_rate_init=rate).fit(X, LABELS)
+    other = LinearClassifier(same, max_iter=3).fit(X, LABELS)
+    np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
 
 
 def named(names: str) -> Any:
