@@ -167,6 +167,35 @@ def test_global_batches_are_cut_as_in_tensorflow(rows: int, parts: list[int]) ->
     assert strategy.gather(batch["x"], axis=0).tolist() == list(range(rows))
 
 
+@pytest.mark.parametrize("name", ["mirrored", "apart", "hosts", "data", "model"])
+@pytest.mark.parametrize("shape", [(12,), (12, 4), (24, 2, 3)])
+def test_values_are_reduced_over_replicas_or_over_rows(name: str, shape: tuple[int, ...]) -> None:
+    strategy = STRATEGIES[name]()
+    values, count = RNG.integers(-9, 9, shape) / 4, strategy.num_replicas_in_sync
+    assert count == {"data": 3, "model": 2}.get(name, 4)
+    x = strategy.place(values)
+    parts = values.reshape(count, -1, *shape[1:])
+    np.testing.assert_array_equal(np.stack(strategy.experimental_local_results(x)), parts)
+    whole, row = gdt.relayout(x, gdt.Layout.replicated(strategy.mesh, x.ndim)), gdt.sum(x, axis=0)
+    for way, function in (("SUM", np.sum), ("mean", np.mean)):
+        of_type = type("ReduceOp", (), {"name": way})()
+        for op in (way, of_type):
+            over_replicas = strategy.reduce(op, {"x": [x], "n": 3}, axis=None)
+            np.testing.assert_allclose(over_replicas["x"][0].numpy(), function(parts, axis=0))
+            over_rows = strategy.reduce(op, x, axis=0)
+            np.testing.assert_allclose(over_rows.numpy(), function(values, axis=0))
+            assert over_replicas["n"] == 3 and not over_rows.layout.partial
+            assert strategy.reduce(op, whole, axis=0) is whole, "it is that of all replicas"
+            np.testing.assert_allclose(strategy.reduce(op, row).numpy(), values.sum(0))
+    gathered = strategy.gather(x)
+    assert gathered.layout is gdt.Layout.replicated(strategy.mesh, x.ndim)
+    np.testing.assert_array_equal(gathered.numpy(), values)
+    assert strategy.experimental_local_results("a") == ("a",) * count
+    split = strategy.run(lambda a, b, c: (a, b, c), (values, [values]), {"c": values})
+    assert split[0].layout is split[1][0].layout is x.layout and split[2] is values
+    assert strategy.layout(0).rank == 0 and strategy.layout(3).rank == 3
+
+
 def test_replicas_of_several_devices_have_one_part_each() -> None:
     strategy = ModelParallel(layout_map=nn.LayoutMap(create_mesh([("batch", 2), ("model", 4)])))
     (x,) = strategy.experimental_distribute_dataset([np.arange(24).reshape(6, 4)])

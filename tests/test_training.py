@@ -18,7 +18,9 @@ from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, NanError
 from gdt.optim import SGD
 from gdt.training import Trainer, evaluating
-from gdt.training.measuring import Measurement
+from gdt.training.batches import class_weights
+from gdt.training.measuring import Measurement, aligned, loss_of, measures_of
+from gdt.training.placement import BatchPlacement
 
 
 def mean_of(targets: Any, predictions: gdt.DistributedArray) -> gdt.DistributedArray:
@@ -248,3 +250,112 @@ def test_fit_calls_few_functions_beside_those_of_a_plain_loop(rng: np.random.Gen
         run(8)  # records the step
         calls.append((calls_of(lambda r=run: r(24)) - calls_of(lambda r=run: r(8))) / 16)
     assert calls[0] > 300 and calls[1] - calls[0] < 180, calls
+
+
+# ---------------------------------------------------------------- the parts of a batch
+
+
+@pytest.mark.parametrize(
+    ("targets", "predictions", "expected"),
+    [
+        ((6,), (6, 1), (6, 1)), ((6, 2), (6, 2, 1), (6, 2, 1)), ((6, 1), (6, 4), (6,)),
+        ((6, 2, 1), (6, 2, 4), (6, 2)), ((6,), (6, 4), (6,)), ((6, 4), (6, 4), (6, 4)),
+        ((6,), (6,), (6,)), ((6, 1), (6,), (6, 1)), ((), (6, 1), ()), ((6, 2), (6, 4), (6, 2)),
+        ((6,), (), (6,)), ((6, 1), (6, 1, 4), (6, 1)),
+    ],
+)  # fmt: skip
+def test_targets_get_or_lose_the_last_axis_as_in_keras(
+    targets: tuple[int, ...], predictions: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    labels, numbers = gdt.zeros(targets, int), gdt.zeros(predictions)
+    y, p = aligned(labels, numbers)
+    assert y.shape == expected and p is numbers
+    if len(targets) == len(predictions) > 1 and targets != predictions:
+        floats = labels.astype(float)  # are no labels
+        assert aligned(floats, numbers)[0] is floats
+    assert aligned([labels], numbers)[0] == [labels]
+
+
+ROWS = np.array([1, 0, 2, 1, 3, 0])
+SPLIT = Layout(["a", None], create_mesh([("a", 2)]))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ROWS, ROWS[:, None], ROWS.astype("f4"), [*ROWS.tolist()], np.eye(5)[ROWS],
+        gdt.asarray(ROWS), gdt.asarray(np.eye(4)[ROWS], layout=SPLIT),
+    ],
+)  # fmt: skip
+def test_weights_of_classes_are_looked_up_by_label(labels: Any) -> None:
+    weights = class_weights({1: 3.0, 0: 0.5, 7: 9.0}, labels)
+    assert weights.dtype == np.float32 and weights.tolist() == [3.0, 0.5, 1.0, 3.0, 1.0, 0.5]
+    if isinstance(labels, gdt.DistributedArray):
+        assert weights.layout.dims[0] == labels.layout.dims[0]
+    with pytest.raises(ArgumentError, match=r"targets have shape \[2, 2, 2\]"):
+        class_weights({1: 3.0}, np.zeros((2, 2, 2)))
+
+
+def test_batches_are_placed_by_their_rows_in_the_dtype_of_the_model() -> None:
+    mesh, other = gdt.create_mesh([("a", 2), ("b", 2)]), gdt.ones(3)
+    with gdt.default_mesh(mesh):
+        model = nn.Dense(2, 3, dtype="float32", key=0)
+    for axes, parts in ((None, 2), (("b", "a"), 4), (("b",), 2)):
+        place = BatchPlacement(model, axes)
+        batch = {"x": [np.ones((4, 2, 2)), np.ones(4, "f2")], "n": (np.arange(4), 2.5, None, other)}
+        placed = place(batch)
+        arrays = [*placed["x"], *placed["n"][:2]]
+        assert [x.dtype.name for x in arrays] == ["float32", "float32", "int64", "float32"]
+        assert [x.layout.num_shards(0) for x in arrays[:3]] == [parts] * 3
+        assert [x.ndim for x in arrays] == [3, 1, 1, 0] and placed["n"][2:] == (None, other)
+        assert arrays[0].layout.sharding_specs[1:] == ["unsharded"] * 2
+        with pytest.raises(ArgumentError, match="values of dtype <U1"):
+            place(np.array(["a"]))
+    x, y, w = BatchPlacement(model, None, {1: 2.0})((np.ones((3, 2)), [1, 0, 1], [1.0, 2.0, 3.0]))
+    assert w.tolist() == [2.0, 2.0, 6.0] and x.dtype == w.dtype == np.float32 and y.shape == (3,)
+    half = BatchPlacement(gdt.nn.Dense(2, 2, dtype="float64"), None)
+    assert half(np.ones(2, "f4")).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("values", "weights"), [((6,), (6,)), ((6, 3), (6,)), ((6, 3, 2), (6,)), ((6, 3), (6, 3)),
+                            ((6, 3, 2), (6, 3))]
+)  # fmt: skip
+def test_weights_of_rows_are_factors_of_their_means(
+    values: tuple[int, ...], weights: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    t, p, w = rng.random(values), rng.random(values), rng.random(weights)
+    each = (t - p) ** 2
+    of_row = each.reshape(*weights, -1).mean(-1)
+    for loss in (gdt.nn.losses.mean_squared_error, lambda t, p: (t - p) ** 2):
+        arrays = [gdt.asarray(x) for x in (t, p, w)]
+        assert float(loss_of(loss, *arrays)) == pytest.approx((of_row * w).mean())
+        assert float(loss_of(loss, *arrays[:2])) == pytest.approx(each.mean())
+    if values == (6, 3):
+        with pytest.raises(ArgumentError, match=r"weights have shape \[5\], the losses \[6\]"):
+            loss_of(gdt.nn.losses.mean_squared_error, *arrays[:2], gdt.ones(5))
+
+
+def test_names_of_metrics_are_those_of_functions(rng: np.random.Generator) -> None:
+    """In any case of letters; "accuracy" goes by the shapes."""
+    m, labels = gdt.metrics, rng.integers(0, 7, 9)
+    of_labels, one_hot = (labels, rng.random((9, 7))), (np.eye(7)[labels], rng.random((9, 7)))
+    yes = (labels % 2)[:, None].astype(float), rng.random((9, 1))
+    for name, function, data in (
+        ("accuracy", m.accuracy, of_labels), ("ACC", m.accuracy, of_labels),
+        ("accuracy", m.categorical_accuracy, one_hot), ("acc", m.binary_accuracy, yes),
+        ("accuracy", m.binary_accuracy, (yes[0][:, 0], yes[1][:, 0])),
+        ("sparse_categorical_accuracy", m.accuracy, of_labels),
+        ("categorical_accuracy", m.categorical_accuracy, one_hot),
+        ("binary_accuracy", m.binary_accuracy, yes),
+        *[(n, m.top_k_accuracy, of_labels) for n in
+          ("top_k_accuracy", "top_k_categorical_accuracy", "sparse_top_k_categorical_accuracy")],
+        *[(n, f, of_labels if n.startswith("sparse") else one_hot)
+          for n, f in gdt.nn.losses.NAMES.items()],
+    ):  # fmt: skip
+        measure = measures_of([name], None)[name]
+        want = float(function(*data))
+        assert float(measure(*data)) == pytest.approx(want, nan_ok=True), (name, function)
+    for name, of in (("auc", m.AUC), ("Precision", m.Precision), ("recall", m.Recall)):
+        (measure,) = measures_of(name, None).values()
+        assert type(measure) is of
