@@ -31,7 +31,7 @@ from gdt.ops import *
 from gdt.programs import function as function_module
 from gdt.programs.function import *
 from gdt.settings import *
-from gdt.sharding import array_type, layout, mesh
+from gdt.sharding import array_type, displayed, layout, mesh
 from gdt.sharding import default_mesh as default_mesh_module
 from gdt.sharding.array_type import *
 from gdt.sharding.default_mesh import *
@@ -130,6 +130,8 @@ __all__.extend(ops.PUBLIC)
 __all__ += settings.__all__
 __all__ += tape.__all__
 __all__.sort()
+
+displayed.LOADERS.append(lambda: importlib.import_module("gdt.debug.html"))
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import html
-import importlib
+from collections.abc import Callable
 from functools import singledispatch
+
+LOADERS: list[Callable[[], object]] = []
+"""Functions that load what registers with `to_html`, which is above this package, and seldom
+needed; `gdt` adds one."""
 
 
 @singledispatch
@@ -19,5 +23,6 @@ class Displayed:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        importlib.import_module("gdt.debug.html")  # above this package, and seldom needed
+        while LOADERS:
+            LOADERS.pop()()
         return to_html(self)
