@@ -25,7 +25,7 @@ from gdt.errors import IndexRangeError
 from gdt.nn.functions.activations import error_function
 from gdt.nn.functions.attention import loops as attention_loops
 from gdt.nn.functions.cross_entropy.loops import MOST_EXPONENTIALS
-from gdt.ops import choice_loop, lookup, scans
+from gdt.ops import comparison, lookup, scans
 from gdt.ops.blocks.channel_loops import FEW, SHORT_ROW
 from gdt.ops.blocks.sums import LARGEST, LONGEST
 from gdt.optim.runs import SMALL
@@ -106,7 +106,7 @@ CALLS: dict[str, list[tuple[bool, tuple[Any, ...], dict[str, Any]]]] = {
     "sgd_step": [(True, (np.tile(x, (200, 1)), np.tile(g, (200, 1)), rate), {})],
     "where": [
         (True, (long > 0, *choices), {})
-        for long in [np.resize(x, (choice_loop.SMALLEST // 8, 8))]
+        for long in [np.resize(x, (comparison.SMALLEST_CHOICE // 8, 8))]
         for choices in ((long, -long), (long, 0), (1.5, long))
     ],
 }
@@ -604,7 +604,7 @@ def test_choices_are_numpys(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None
             for b in (y, 0, 0.5, np.ones(x.shape, np.complex128), y[0], columns):
                 for count in (1, 3):
                     with gdt.host_threads(count):
-                        chosen = choice_loop.chosen(condition, a, b)
+                        chosen = comparison.chosen(condition, a, b)
                     if chosen is not None:
                         expected = np.where(condition, a, b)
                         assert chosen.dtype == expected.dtype
@@ -615,7 +615,7 @@ def test_choices_are_numpys(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_choices_of_large_blocks_are_numpys(blocks: int) -> None:
-    size = 3 * choice_loop.SMALLEST + 1
+    size = 3 * comparison.SMALLEST_CHOICE + 1
     mesh = gdt.create_mesh([("x", 3)], blocks=blocks, mesh_name="choices")
     x = np.random.default_rng(0).standard_normal(size).astype(np.float32)
     split = gdt.asarray(x, layout=gdt.Layout(["x"], mesh))

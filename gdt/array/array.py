@@ -14,8 +14,7 @@ import numpy as np
 from gdt.arguments import checked, shown_value
 from gdt.array import dlpack
 from gdt.array.fetching import Shard, gather_to_host, shards_of
-from gdt.array.flat_iterator import FlatIterator
-from gdt.array.indexed_updates import IndexedUpdates
+from gdt.array.indexed_updates import FlatIterator, IndexedUpdates
 from gdt.array.moving import move_to_layouts
 from gdt.array.numpy_protocols import call_function, call_ufunc
 from gdt.array.operators import ArrayMethods

@@ -29,8 +29,8 @@ from gdt.nn.layout_map import LayoutMap
 from gdt.nn.model import Model
 from gdt.nn.module import Module
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from gdt.nn.parameters import mixed_precision
 from gdt.nn.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
-from gdt.nn.precision import mixed_precision
 from gdt.nn.recurrent import GRU, LSTM, Recurrent
 from gdt.nn.sharded import Sharded
 from gdt.nn.symbol import Input

@@ -1,15 +1,16 @@
-"""The arrays of a layer: created with its sizes, or at its first call, when the input has them."""
+"""The arrays of a layer: created with its sizes, or at its first call, when the input has them; and
+the dtype in which it computes with them: mixed precision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gdt import random
-from gdt.arguments import shown_value
+from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
 from gdt.errors import ArgumentError, ShapeError, error, type_text
@@ -20,6 +21,10 @@ from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
+
+M = TypeVar("M", bound=Module)
+
+COMPUTE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 # A layout, or a function of the shape and the dtype of an array.
 LayoutOfArray = Layout | Callable[[tuple[int, ...], np.dtype], Layout]
@@ -68,6 +73,40 @@ class ParameterSpec:
         return array
 
 
+# ---------------------------------------------------------------- mixed precision
+
+
+@checked
+def mixed_precision(model: M, dtype: str | None = "float16") -> M:
+    """Let all layers of a model compute their products in `dtype`; return the model.
+
+    dtype: the name of a floating-point dtype, also as Keras' "mixed_bfloat16"; None lets layers
+        compute in the dtypes of their arrays again.
+
+    Dense layers, convolutions, attention, recurrent layers and embeddings cast their inputs, and
+    their weights at use, and return `dtype`. These stay in float32: parameters and their gradients,
+    the optimizer's state, moving averages, the statistics of normalisation, sums within matrix
+    products, convolutions and attention (its softmax included), and losses. bfloat16 has the range
+    of float32 and 8 bits of precision. float16 has 11, and holds numbers up to 65,504 and none
+    below 6e-8, so gradients need `gdt.optim.LossScaling`.
+
+    Raises ArgumentError for another dtype. Sources: Micikevicius et al. 2018, "Mixed precision
+    training"; Kalamkar et al. 2019, "A study of bfloat16 for deep learning training".
+
+    >>> model = gdt.nn.mixed_precision(gdt.nn.Sequential(gdt.nn.Dense(4, 3)), "float16")
+    >>> model(gdt.ones((2, 4), "float32")).dtype, model[0].weight.dtype
+    (dtype('float16'), dtype('float32'))
+    """
+    if isinstance(dtype, str):
+        dtype = dtype.removeprefix("mixed_")
+    if dtype is not None and dtype not in COMPUTE_DTYPES:
+        remedy = f"Use one of {', '.join(COMPUTE_DTYPES)}, or None."
+        raise error(ArgumentError, f"dtype is {dtype!r}", remedy=remedy)
+    for _, module in model.modules():
+        module.compute_dtype = dtype
+    return model
+
+
 def in_compute_dtype(module: Module, *arrays: Any) -> Sequence[Any]:
     """Return floating-point arrays, and None for None, in the dtype in which a module computes."""
     dtype = module.compute_dtype
@@ -81,6 +120,9 @@ def in_compute_dtype(module: Module, *arrays: Any) -> Sequence[Any]:
 
 def _as_array(x: Any) -> Any:
     return x if x is None or isinstance(x, DistributedArray) else np.asarray(x)
+
+
+# ---------------------------------------------------------------- sizes and meshes
 
 
 def check_sizes(layer: str, **sizes: int | None) -> None:
