@@ -311,7 +311,9 @@ def test_batches_are_placed_by_their_rows_in_the_dtype_of_the_model() -> None:
         assert arrays[0].layout.sharding_specs[1:] == ["unsharded"] * 2
         with pytest.raises(ArgumentError, match="values of dtype <U1"):
             place(np.array(["a"]))
-    x, y, w = BatchPlacement(model, None, {1: 2.0})((np.ones((3, 2)), [1, 0, 1], [1.0, 2.0, 3.0]))
+    x, y, w = BatchPlacement(model, None, {1: 2.0})(
+        (np.ones((3, 2)), np.array([1, 0, 1]), np.array([1.0, 2, 3]))
+    )
     assert w.tolist() == [2.0, 2.0, 6.0] and x.dtype == w.dtype == np.float32 and y.shape == (3,)
     half = BatchPlacement(gdt.nn.Dense(2, 2, dtype="float64"), None)
     assert half(np.ones(2, "f4")).dtype == np.float64
