@@ -376,6 +376,7 @@ def test_a_recorded_step_draws_from_a_generator_of_its_state_alone() -> None:
 
 def test_an_empty_draw_is_drawn_and_numpys_order_is_noticed() -> None:
     assert gdt.random.normal(0, 0.0, 1.0).shape == gdt.random.uniform(0, 0, 10).shape == (0,)
-    for draw in (gdt.random.normal, gdt.random.uniform):
+    assert gdt.random.beta(0, 1, 10).shape == (0,)
+    for draw in (gdt.random.normal, gdt.random.uniform, gdt.random.laplace):
         with pytest.warns(UserWarning, match="the shape stands first: .* has no elements"):
             assert draw(0, 1, 10).shape == (0,)

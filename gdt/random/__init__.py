@@ -20,44 +20,47 @@ from typing import TYPE_CHECKING
 
 from gdt.errors.foreign_names import RANDOM, no_attribute
 from gdt.random.choosing import choice, permutation, permuted, shuffle
-from gdt.random.counts import (
+from gdt.random.continuous import (
     beta,
-    binomial,
     chisquare,
+    exponential,
     f,
     gamma,
-    geometric,
-    logseries,
-    negative_binomial,
-    noncentral_chisquare,
-    noncentral_f,
-    poisson,
-    standard_gamma,
-    standard_t,
-    zipf,
-)
-from gdt.random.draws import bernoulli, normal, truncated_normal, uniform
-from gdt.random.generator import Generator, fold_in, generator, key, seed, split
-from gdt.random.integer_draws import integers
-from gdt.random.multivariate import dirichlet, multinomial, multivariate_normal
-from gdt.random.numpy_generator import NumPyGenerator, default_rng
-from gdt.random.variates import (
-    exponential,
     gumbel,
     laplace,
     logistic,
     lognormal,
+    noncentral_chisquare,
+    noncentral_f,
+    normal,
     pareto,
     power,
     random,
     rayleigh,
     standard_cauchy,
     standard_exponential,
+    standard_gamma,
     standard_normal,
+    standard_t,
     triangular,
+    truncated_normal,
+    uniform,
     wald,
     weibull,
 )
+from gdt.random.discrete import (
+    bernoulli,
+    binomial,
+    geometric,
+    logseries,
+    negative_binomial,
+    poisson,
+    zipf,
+)
+from gdt.random.generator import Generator, fold_in, generator, key, seed, split
+from gdt.random.integer_draws import integers
+from gdt.random.multivariate import dirichlet, multinomial, multivariate_normal
+from gdt.random.numpy_generator import NumPyGenerator, default_rng
 
 __all__ = [
     "Generator",

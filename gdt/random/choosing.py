@@ -27,10 +27,10 @@ from gdt.ops.shapes import Shape, checked_shape, reshape
 from gdt.ops.sorting import argsort
 from gdt.ops.taking import rows_at, take
 from gdt.random import bits as random_bits
-from gdt.random.draws import drawn, in_layout, of_rank_0, uniform
+from gdt.random.continuous import exponential, uniform
+from gdt.random.draws import Draw, in_layout, of_rank_0
 from gdt.random.generator import Key, operands_of
 from gdt.random.integer_draws import integers
-from gdt.random.variates import exponential
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
@@ -85,7 +85,7 @@ def _random_order(n: int, key: Key, layout: Layout) -> DistributedArray:
     replicated."""
     if n < LONG or not layout.dims[0]:
         return _permute(*operands_of(key, layout.mesh), n=n)
-    return argsort(drawn("bits64", (n,), np.uint64, layout.resolved, key, {}))
+    return argsort(Draw.of("permutation", n, np.uint64, key, layout).words())
 
 
 @checked
@@ -157,7 +157,7 @@ def permuted(
     if whole is None:
         dims = (*x.layout.dims[:axis], (), *x.layout.dims[axis + 1 :])
         whole = relayout(x, Layout.of(x.mesh, dims))
-    bits = drawn("bits64", x.shape, np.uint64, whole.layout, key, {})
+    bits = Draw.of("permuted", x.shape, np.uint64, key, whole.layout).words()
     shuffled = take_along_axis(whole, _order(bits, axis=axis - x.ndim), axis=axis)
     return in_layout(shuffled, layout)
 

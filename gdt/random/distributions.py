@@ -109,7 +109,7 @@ def drawn(
     key: Array | int,
     stream: Array | int,
     first: Array | float,
-    second: Array | float,
+    second: Array | float = 0.0,
 ) -> Array:
     """Draw elements of a distribution with parameters, in float64.
 

@@ -1,13 +1,24 @@
-"""Draws by position: uniform and normal numbers, and bools; and what draws of other distributions
-share."""
+"""How draws run, and how the functions that draw from distributions are made.
+
+A distribution is a formula of numbers that a `Draw` samples:
+
+    @distribution(scale="[0, inf]")
+    def exponential(draw: Draw, scale: Any = 1.0) -> DistributedArray:
+        return draw.standard("exponential") * scale
+
+`distribution` makes the function of it, `exponential(shape, scale, dtype, *, key, layout)`: checks
+its arguments, and returns the numbers in this dtype and layout.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, TypeVar
+from inspect import Parameter, Signature
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,23 +28,23 @@ from gdt.array.placing import checked_layout
 from gdt.backend.cupy import on_gpu
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, DtypeError, RangeError, ShapeError, error, frame_of_user
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error, frame_of_user
 from gdt.ops.comparison import less, where
 from gdt.ops.creation import asarray
-from gdt.ops.elementwise import astype, checked_dtype, subtract
+from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
-from gdt.random.distributions import COUNTS
-from gdt.random.generator import Key, operands_of
-from gdt.random.kernels import draw_block, draw_block_of
+from gdt.random.generator import Generator, Key, operands_of, split
+from gdt.random.kernels import draw_block
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 
 Block = Any
-F = TypeVar("F", bound=Callable[..., Any])
+Formula = Callable[..., DistributedArray]
+DrawFunction = Callable[..., DistributedArray]
 
-# ---------------------------------------------------------------- draws
+# ---------------------------------------------------------------- the op
 
 
 @planned_op(action="draw")
@@ -41,83 +52,97 @@ def _draw(
     key: ArrayType,
     stream: Any,
     /,
-    *,
+    *parameters: Any,
     sampler: str,
     array_type: ArrayType,
     options: tuple[tuple[str, Any], ...],
 ) -> BlockPlan:
-    """The elements of an array; options: arguments of the sampler."""
-
-    def draw(block: int, *scalars: Any) -> Block:
-        scalars = tuple(map(of_rank_0, scalars))
-        if block == 0:
-            note_draw(array_type, *scalars)
-        return draw_block(sampler, array_type, block, dict(options), *scalars)
-
-    blocks = range(len(array_type.mesh.blocks))
-    return BlockPlan([None, None], array_type, [partial(draw, block) for block in blocks])
-
-
-@planned_op(action="draw")
-def _draw_of(
-    key: ArrayType,
-    stream: Any,
-    first: Any,
-    second: Any,
-    /,
-    *,
-    sampler: str,
-    array_type: ArrayType,
-) -> BlockPlan:
-    """The elements of an array of a distribution with parameters: numbers, or arrays of its
-    shape."""
+    """The elements of an array. parameters: numbers, or arrays of the shape of the draw; options:
+    other arguments of the sampler."""
 
     def draw(block: int, key: Any, stream: Any, *parameters: Any) -> Block:
         key, stream = of_rank_0(key), of_rank_0(stream)
         if block == 0:
             note_draw(array_type, key, stream)
-        return draw_block_of(sampler, array_type, block, key, stream, *parameters)
+        return draw_block(sampler, array_type, block, dict(options), key, stream, *parameters)
 
     blocks = range(len(array_type.mesh.blocks))
-    layouts = [None if p is None else array_type.layout for p in (first, second)]
+    layouts = [None if p is None else array_type.layout for p in parameters]
     return BlockPlan([None, None, *layouts], array_type, [partial(draw, b) for b in blocks])
 
 
-_draw_of.vjp(None, None, None, None)
+_draw.vjp(None, None, None, None)
 
 
-def drawn_of(
-    sampler: str,
-    shape: Shape,
-    dtype: Any,
-    layout: Layout | None,
-    key: Key,
-    first: Any,
-    second: Any = 0.0,
-    name: str = "",
-) -> DistributedArray:
-    """A draw of a distribution with parameters, which broadcast to the shape, in the wanted layout.
+def of_rank_0(value: Any) -> Any:
+    """The block of an array of rank 0 without its mesh axes; a Python number as it is."""
+    return value if isinstance(value, int) else value.reshape(())
 
-    name: the public function, for errors; the sampler if not given.
+
+# ---------------------------------------------------------------- draws
+
+
+class Draw(NamedTuple):
+    """What a caller asks for: numbers of this shape and dtype, in this layout, by this key.
+
+    name: the function that was called, for errors. layout: nothing of it is partial.
     """
-    sizes = checked_shape(shape, name or sampler)
-    layout = checked_layout(layout, len(sizes), name or sampler)
-    dtype = drawn_dtype(dtype, name or sampler, is_count=sampler in COUNTS)
-    array_type = ArrayType.of(sizes, dtype, layout.resolved)
-    parameters = [_parameter(p, array_type, name or sampler) for p in (first, second)]
-    operands = (*operands_of(key, array_type.mesh), *parameters)
-    out: DistributedArray = _draw_of(*operands, sampler=sampler, array_type=array_type)
-    return in_layout(out, layout)
 
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    key: Key
+    layout: Layout
 
-def drawn_dtype(dtype: Any, name: str, *, is_count: bool) -> np.dtype[Any]:
-    """`dtype`, or DtypeError if a draw does not have it: counts are integers too."""
-    drawable: np.dtype[Any] = checked_dtype(dtype, name)
-    if kind_of(drawable) not in ("iuf" if is_count else "f"):
-        problem = f"cannot draw {drawable}"
-        remedy = "It draws integers and floats." if is_count else "It draws floats."
-        raise error(DtypeError, name, problem, remedy=remedy)
-    return drawable
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        shape: Shape,
+        dtype: Any,
+        key: Key,
+        layout: Layout | None,
+        event_ndim: int = 0,
+    ) -> Draw:
+        """Check what a caller asks for; event_ndim: the axes that `layout` has behind `shape`."""
+        sizes = checked_shape(shape, name)
+        target = checked_layout(layout, len(sizes) + event_ndim, name)
+        return cls(name, sizes, checked_dtype(dtype, name), key, target.resolved)
+
+    @property
+    def array_type(self) -> ArrayType:
+        return ArrayType.of(self.shape, self.dtype, self.layout)
+
+    def split(self, count: int) -> list[Draw]:
+        """Several draws like this one, independent of each other."""
+        is_counted = self.key is None or isinstance(self.key, Generator)
+        keys = [self.key] * count if is_counted else split(self.key, count)
+        return [self._replace(key=key) for key in keys]
+
+    def sampled(self, sampler: str, *parameters: Any, **options: Any) -> DistributedArray:
+        """Numbers of a sampler: a function of `gdt.random.bits` or `gdt.random.distributions`.
+
+        parameters: those of one of `distributions.SAMPLERS`, numbers or arrays that broadcast to
+        the shape. options: the arguments of any other one.
+        """
+        array_type = self.array_type
+        own = [_parameter(p, array_type, self.name) for p in parameters]
+        operands = (*operands_of(self.key, self.layout.mesh), *own)
+        return _draw(
+            *operands, sampler=sampler, array_type=array_type, options=tuple(options.items())
+        )
+
+    def standard(self, name: str) -> DistributedArray:
+        """Floats of a standard distribution: "uniform", "normal", "exponential", ..."""
+        return self.sampled(name, dtype=self.dtype)
+
+    def words(self) -> DistributedArray:
+        """Words of 64 random bits."""
+        return self._replace(dtype=np.dtype(np.uint64)).sampled("bits64")
+
+    def floats(self) -> Draw:
+        """This draw in float64."""
+        return self._replace(dtype=np.dtype(float))
 
 
 def _parameter(value: Any, array_type: ArrayType, name: str) -> Any:
@@ -132,17 +157,72 @@ def _parameter(value: Any, array_type: ArrayType, name: str) -> Any:
     except ValueError:
         shape = ()
     if shape != array_type.shape:
-        problem = (
-            f"a parameter of shape {list(x.shape)} does not broadcast to {list(array_type.shape)}"
-        )
-        raise error(ShapeError, name, problem)
+        raise other_shapes(name, array_type.shape, {"a parameter": x})
     return broadcast_to(astype(x, np.float64), shape)
 
 
-# ---------------------------------------------------------------- parameters
+def other_shapes(name: str, shape: tuple[int, ...], parameters: Mapping[str, Any]) -> ShapeError:
+    """The error of parameters that do not broadcast to the shape of a draw."""
+    shapes = " and ".join(f"{k} of shape {list(np.shape(v))}" for k, v in parameters.items())
+    verb = "does" if len(parameters) == 1 else "do"
+    return error(ShapeError, name, f"{shapes} {verb} not broadcast to {list(shape)}")
 
 
-def _of_host(name: str, label: str, value: Any) -> np.ndarray | None:
+def in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:
+    return x if layout is None or x.layout is layout else relayout(x, layout)
+
+
+def scaled(x: DistributedArray, loc: Any, scale: Any) -> DistributedArray:
+    """loc + scale * x; NaN for a scale below 0, which only a distributed one can be."""
+    y = x if is_number(scale, 1) else x * or_nan(scale)
+    return y if is_number(loc, 0) else y + loc
+
+
+def or_nan(scale: Any) -> Any:
+    """A distributed scale with NaN for what is below 0; any other scale as it is."""
+    return where(less(scale, 0), np.nan, scale) if isinstance(scale, DistributedArray) else scale
+
+
+def is_number(value: Any, number: int) -> bool:
+    return isinstance(value, int | float) and value == number
+
+
+# ---------------------------------------------------------------- intervals of parameters
+
+
+class Interval(NamedTuple):
+    """Where a parameter lies: `Interval.of("(0, 1]")`."""
+
+    least: float
+    most: float
+    excludes_least: bool
+    excludes_most: bool
+
+    @classmethod
+    def of(cls, text: str) -> Interval:
+        least, most = map(float, text[1:-1].split(","))
+        return cls(least, most, text[0] == "(", text[-1] == ")")
+
+    def check(self, name: str, label: str, value: Any) -> None:
+        """Raise ArgumentError for a parameter of the host that holds a number outside, or a NaN."""
+        numbers = host_numbers(name, label, value)
+        if numbers is None:
+            return
+        inside = (numbers > self.least) if self.excludes_least else (numbers >= self.least)
+        inside &= (numbers < self.most) if self.excludes_most else (numbers <= self.most)
+        if not inside.all():
+            verb = "holds" if numbers.ndim else "is"
+            wrong = numbers[~inside].flat[0] if numbers.ndim else value
+            raise error(ArgumentError, name, f"{label} {verb} {wrong}, not {self}")
+
+    def __str__(self) -> str:
+        lower = f"{'above' if self.excludes_least else 'at least'} {self.least:g}"
+        if self.most == math.inf:
+            return lower
+        return f"{lower} and {'below' if self.excludes_most else 'at most'} {self.most:g}"
+
+
+def host_numbers(name: str, label: str, value: Any) -> np.ndarray | None:
     """A parameter as float64 numbers; None for an array on devices, at which nothing looks."""
     if isinstance(value, DistributedArray) or on_gpu(value):
         return None
@@ -153,228 +233,105 @@ def _of_host(name: str, label: str, value: Any) -> np.ndarray | None:
         raise error(ArgumentError, name, problem) from None
 
 
-def check_range(
-    name: str, least: float = 0.0, most: float = math.inf, *, above: bool = False, **values: Any
-) -> None:
-    """Raise ArgumentError for parameters of the host that hold a number below `least`, or not above
-    it, or above `most`; or a NaN."""
-    for label, value in values.items():
-        numbers = _of_host(name, label, value)
-        if numbers is None:
-            continue
-        inside = ((numbers > least) if above else (numbers >= least)) & (numbers <= most)
-        if not inside.all():
-            verb = "holds" if numbers.ndim else "is"
-            wrong = numbers[~inside].flat[0] if numbers.ndim else value
-            limits = f"{'above' if above else 'at least'} {least:g}"
-            limits += f" and at most {most:g}" if most < math.inf else ""
-            raise error(ArgumentError, name, f"{label} {verb} {wrong}, not {limits}")
+# ---------------------------------------------------------------- functions of distributions
 
 
-def of_rank_0(value: Any) -> Any:
-    """The block of an array of rank 0 without its mesh axes; a Python number as it is."""
-    return value if isinstance(value, int) else value.reshape(())
+def distribution(
+    *, dtype: Any = float, event_ndim: int = 0, **intervals: str
+) -> Callable[[Formula], DrawFunction]:
+    """Make the function that draws from a distribution out of its formula. A decorator.
+
+    The formula takes a `Draw` and the parameters of the distribution, and returns numbers of any
+    dtype and layout. The function takes the shape, these parameters, `dtype`, and by keyword `key`
+    and `layout`. The shape has the default () if all parameters have one.
+
+    dtype: the default; of integers, floats are drawn too. event_ndim: 0 for numbers, 1 for vectors.
+    intervals: where parameters lie, `scale="[0, inf]"`.
+    """
+    ranges = {label: Interval.of(text) for label, text in intervals.items()}
+    kinds = "f" if dtype is float else "iuf"
+
+    def decorate(formula: Formula) -> DrawFunction:
+        name, signature = formula.__name__, _signature(formula, dtype)
+        names = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        defaults = defaults_of(signature)
+
+        @wraps(formula)
+        def function(*args: Any, **kwargs: Any) -> DistributedArray:
+            if len(args) > 1:
+                _check_order(name, "shape" in defaults, *args)
+            values = defaults | by_name(names, args, kwargs)
+            shape, dtype, key, layout = map(values.pop, ("shape", "dtype", "key", "layout"))
+            for label, interval in ranges.items():
+                interval.check(name, label, values[label])
+            draw = Draw.of(name, shape, dtype, key, layout, event_ndim)
+            if kind_of(draw.dtype) not in kinds:
+                remedy = "It draws floats." if kinds == "f" else "It draws integers and floats."
+                raise error(DtypeError, name, f"cannot draw {draw.dtype}", remedy=remedy)
+            numbers = formula(draw, **values)
+            if numbers.shape[: numbers.ndim - event_ndim] != draw.shape:
+                raise other_shapes(name, draw.shape, values)
+            numbers = numbers if numbers.dtype == draw.dtype else astype(numbers, draw.dtype)
+            return in_layout(numbers, layout)
+
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        function.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return checked(function)
+
+    return decorate
 
 
-def drawn(
-    sampler: str, shape: Shape, dtype: Any, layout: Layout | None, key: Key, options: Any
-) -> DistributedArray:
-    """A draw, in the wanted layout with nothing partial."""
-    sizes = checked_shape(shape, sampler)
-    layout = checked_layout(layout, len(sizes), sampler)
-    array_type = ArrayType.of(sizes, checked_dtype(dtype, sampler), layout.resolved)
-    if "dtype" in options:
-        options = {**options, "dtype": array_type.dtype}
-    return _draw(
-        *operands_of(key, array_type.mesh),
-        sampler=sampler,
-        array_type=array_type,
-        options=tuple(options.items()),
+def _signature(formula: Formula, dtype: Any) -> Signature:
+    """The signature of the function that draws by a formula."""
+    own = inspect.signature(formula, eval_str=True)
+    parameters = [*own.parameters.values()][1:]
+    positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    is_optional = all(p.default is not p.empty for p in positional)
+    either, keyword = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+    return own.replace(
+        parameters=[
+            Parameter(
+                "shape", either, default=() if is_optional else Parameter.empty, annotation=Shape
+            ),
+            *positional,
+            Parameter("dtype", either, default=dtype, annotation=Any),
+            *[p for p in parameters if p.kind is keyword],
+            Parameter("key", keyword, default=None, annotation=Key),
+            Parameter("layout", keyword, default=None, annotation=Layout | None),
+        ]
     )
 
 
-def in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:
-    return x if layout is None or x.layout is layout else relayout(x, layout)
+def defaults_of(signature: Signature) -> dict[str, Any]:
+    parameters = signature.parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
-def _shape_first(function: F) -> F:
-    """Make a draw refuse a float as its shape, as in NumPy's order, in which it stands last, and
-    warn where a shape of 0 may be NumPy's first argument."""
+def by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by their names: `Signature.bind` takes ten times as long.
 
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > 1:
-            _check_order(function.__name__, *args)
-        return function(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
+    Raises TypeError for too many, and for one that is given twice.
+    """
+    if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+        raise TypeError("arguments that do not fit the signature")
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _check_order(name: str, first: Any, *others: Any) -> None:
+def _check_order(name: str, is_optional: bool, first: Any, *others: Any) -> None:
+    """Refuse a float as the shape, as in NumPy's order, in which it stands last, and warn where a
+    shape of 0 may be NumPy's `loc`.
+
+    is_optional: whether all parameters have defaults, as those of NumPy's `normal(0, 1, 5)`.
+    """
     numpys = f"gdt.random.default_rng(seed).{name} has NumPy's order."
     if type(first) is float:
         problem = f"the first argument is the shape, not {first!r}"
         remedy = f"Write {name}(shape, {first!r}, {shown_value(others[0])}); {numpys}"
         raise error(ArgumentError, name, problem, remedy=remedy)
-    if type(first) is not int or first != 0 or len(others) < 2:
+    if not is_optional or type(first) is not int or first != 0 or len(others) < 2:
         return
     width, size = others[:2]  # in NumPy's order
-    if type(size) is int and size > 1 and not _is(width, 0):
+    if type(size) is int and size > 1 and not is_number(width, 0):
         problem = f"the shape stands first: {name}(0, ...) has no elements"
         text = f"{problem}. {numpys} Write (0,) for no elements."
         warnings.warn(text, stacklevel=frame_of_user()[1])
-
-
-@checked
-@_shape_first
-def uniform(
-    shape: Shape = (),
-    low: Any = 0.0,
-    high: Any = 1.0,
-    dtype: Any = float,
-    *,
-    key: Key = None,
-    layout: Layout | None = None,
-) -> DistributedArray:
-    """Uniform numbers in [low, high); rounding may give `high` itself if it is not 1, as in NumPy.
-
-    low, high: numbers, or arrays that broadcast to the shape. dtype: bfloat16, float16, float32 or
-        float64.
-
-    Raises ArgumentError for a `high` below `low`, RangeError (an OverflowError) for a difference
-    that is infinite; of distributed arrays, which are not fetched for that, such elements give NaN.
-    Raises ArgumentError for a float as shape, and warns, as `gdt.random.normal` does.
-
-    >>> gdt.random.uniform(2, key=0).round(3).tolist()
-    [0.399, 0.736]
-    """
-    x = drawn("uniform", shape, dtype, layout, key, {"dtype": dtype})
-    if not (_is(high, 1) and _is(low, 0)):
-        x = like_draw(x, x * _width(low, high) + low, "uniform", low=low, high=high)
-    return in_layout(x, layout)
-
-
-def _width(low: Any, high: Any) -> Any:
-    """The difference of the bounds."""
-    ends = [_of_host("uniform", label, end) for label, end in (("low", low), ("high", high))]
-    if ends[0] is None or ends[1] is None:
-        return or_nan(subtract(high, low))
-    with np.errstate(over="ignore", invalid="ignore"):
-        width: np.ndarray = ends[1] - ends[0]
-    if not np.isfinite(width).all():
-        problem = "high - low is not finite"
-        raise error(RangeError, "uniform", problem, operands={"low": low, "high": high})
-    if (width < 0).any():
-        problem = "high is below low"
-        raise error(ArgumentError, "uniform", problem, operands={"low": low, "high": high})
-    return width if width.ndim else high - low
-
-
-def or_nan(scale: Any) -> Any:
-    """A distributed scale with NaN for what is below 0; any other scale as it is."""
-    return where(less(scale, 0), np.nan, scale) if isinstance(scale, DistributedArray) else scale
-
-
-@checked
-@_shape_first
-def normal(
-    shape: Shape = (),
-    mean: Any = 0.0,
-    std: Any = 1.0,
-    dtype: Any = float,
-    *,
-    key: Key = None,
-    layout: Layout | None = None,
-) -> DistributedArray:
-    """Normal numbers of that mean and standard deviation.
-
-    mean, std: numbers, or arrays that broadcast to the shape. dtype: bfloat16, float16, float32 or
-        float64.
-
-    Raises ArgumentError for a `std` below 0; elements of a distributed array, which is not fetched
-    for that, give NaN. Raises it too for a float as shape, as in NumPy's order (loc, scale, size),
-    which `gdt.random.default_rng` has; and warns of no elements where 0 may be NumPy's loc.
-
-    >>> gdt.random.normal(3, key=0).round(3).tolist()
-    [1.276, -0.72, -0.07]
-    """
-    check_range("normal", std=std)
-    x = drawn("normal", shape, dtype, layout, key, {"dtype": dtype})
-    return in_layout(scaled(x, mean, std, "normal"), layout)
-
-
-@checked
-def truncated_normal(
-    shape: Shape = (),
-    mean: Any = 0.0,
-    std: Any = 1.0,
-    dtype: Any = float,
-    *,
-    key: Key = None,
-    layout: Layout | None = None,
-) -> DistributedArray:
-    """Normal numbers given that they are within two standard deviations of the mean.
-
-    `std` is that of the normal before it is cut off; the numbers' own is 0.8796 of it. Raises
-    the errors of `gdt.random.normal`.
-
-    >>> bool(gdt.all(abs(gdt.random.truncated_normal(100, key=0)) <= 2))
-    True
-    """
-    check_range("truncated_normal", std=std)
-    x = drawn("truncated_normal", shape, dtype, layout, key, {"dtype": dtype})
-    return in_layout(scaled(x, mean, std, "truncated_normal"), layout)
-
-
-def _is(value: Any, number: int) -> bool:
-    return isinstance(value, int | float) and value == number
-
-
-def scaled(x: DistributedArray, mean: Any, std: Any, sampler: str) -> DistributedArray:
-    y = x if _is(std, 1) else x * or_nan(std)
-    return like_draw(x, y if _is(mean, 0) else y + mean, sampler, mean=mean, std=std)
-
-
-def like_draw(
-    x: DistributedArray, y: DistributedArray, sampler: str, **parameters: Any
-) -> DistributedArray:
-    """The numbers that were made of a draw `x` with these arguments, in its dtype; ShapeError if
-    they are of another shape."""
-    if y.shape != x.shape:
-        raise other_shapes(x, sampler, **parameters)
-    return astype(y, x.dtype)
-
-
-def other_shapes(x: DistributedArray, sampler: str, **parameters: Any) -> ShapeError:
-    """The error of arguments that do not broadcast to the shape of a draw."""
-    shapes = " and ".join(f"{k} of shape {list(np.shape(v))}" for k, v in parameters.items())
-    return error(ShapeError, sampler, f"{shapes} do not broadcast to {list(x.shape)}")
-
-
-@checked
-def bernoulli(
-    shape: Shape = (), p: Any = 0.5, *, key: Key = None, layout: Layout | None = None
-) -> DistributedArray:
-    """Booleans that are true with probability `p`: a number, or an array that broadcasts to the
-    shape.
-
-    Raises ArgumentError for a `p` outside [0, 1]; of a distributed array, which is not fetched for
-    that, such elements count as 0 or 1.
-
-    >>> gdt.random.bernoulli(4, 0.5, key=3).tolist()
-    [False, True, False, False]
-    """
-    check_range("bernoulli", most=1.0, p=p)
-    if isinstance(p, int | float):
-        truths = drawn("bernoulli", shape, bool, layout, key, {"p": float(p)})
-    else:
-        probabilities = (
-            astype(p, np.float64) if isinstance(p, DistributedArray) else np.asarray(p, float)
-        )
-        bits = drawn("bits32", shape, np.uint32, layout, key, {})
-        truths = less(bits, probabilities * 2.0**32)
-        if truths.shape != bits.shape:
-            problem = f"p of shape {list(np.shape(p))} does not broadcast to {list(bits.shape)}"
-            raise error(ShapeError, "bernoulli", problem)
-        truths = in_layout(truths, bits.layout)
-    return in_layout(truths, layout)

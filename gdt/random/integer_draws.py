@@ -11,10 +11,10 @@ from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.ops.comparison import equal, less, less_equal, where
-from gdt.ops.elementwise import astype, checked_dtype
+from gdt.ops.elementwise import astype
 from gdt.ops.shapes import Shape
 from gdt.random import bits as random_bits
-from gdt.random.draws import drawn, in_layout, other_shapes
+from gdt.random.draws import Draw, in_layout, other_shapes
 from gdt.random.generator import Key
 from gdt.sharding.layout import Layout
 
@@ -45,11 +45,11 @@ def integers(
     """
     first = _whole_numbers("low", low)
     low, high = (0, first) if high is None else (first, _whole_numbers("high", high))
-    if not isinstance(low, int) or not isinstance(high, int):
-        x = _integers_between(low, high, shape, dtype, endpoint, key, layout)
-        return in_layout(x, layout)
-    limits = {"low": low, "high": high + endpoint, "dtype": dtype}
-    x = drawn("integers", shape, dtype, layout, key, limits)
+    draw = Draw.of("integers", shape, dtype, key, layout)
+    if isinstance(low, int) and isinstance(high, int):
+        x = draw.sampled("integers", low=low, high=high + endpoint, dtype=draw.dtype)
+    else:
+        x = _integers_between(draw, low, high, endpoint)
     return in_layout(x, layout)
 
 
@@ -69,25 +69,23 @@ def _whole_numbers(label: str, value: Any) -> Any:
     return numbers if numbers.ndim else index(numbers[()])
 
 
-def _integers_between(
-    low: Any, high: Any, shape: Shape, dtype: Any, endpoint: bool, key: Key, layout: Layout | None
-) -> DistributedArray:
+def _integers_between(draw: Draw, low: Any, high: Any, endpoint: bool) -> DistributedArray:
     """Draw integers between bounds of which one at least is an array, by words of 64 bits."""
-    _check_bounds(low, high, checked_dtype(dtype, "integers"), endpoint)
-    bits = drawn("bits64", shape, np.uint64, layout, key, {})
+    _check_bounds(low, high, draw.dtype, endpoint)
     try:
-        sizes = np.broadcast_shapes(np.shape(low), np.shape(high), bits.shape)
+        sizes = np.broadcast_shapes(np.shape(low), np.shape(high), draw.shape)
     except ValueError:
         sizes = ()
-    if sizes != bits.shape:
-        raise other_shapes(bits, "integers", low=low, high=high)
+    if sizes != draw.shape:
+        raise other_shapes("integers", draw.shape, {"low": low, "high": high})
+    bits = draw.words()
     start, stop = _as_words(low), _as_words(high)
     count = stop - start + np.uint64(endpoint)  # modulo 2^64, where 0 stands for all of them
     values = start + where(equal(count, 0), bits, random_bits.multiply_high(bits, count))
     if isinstance(low, DistributedArray) or isinstance(high, DistributedArray):
         is_empty = less(high, low) if endpoint else less_equal(high, low)
         values = where(is_empty, np.uint64(2**64 - 1), values)
-    return in_layout(astype(values, dtype), bits.layout)
+    return in_layout(astype(values, draw.dtype), draw.layout)
 
 
 def _check_bounds(low: Any, high: Any, dtype: np.dtype[Any], endpoint: bool) -> None:

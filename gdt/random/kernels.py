@@ -4,7 +4,7 @@ give the same bits."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -56,20 +56,29 @@ def draw_block(
     options: Mapping[str, Any],
     key: Block,
     stream: Any,
+    *parameters: Block | float,
 ) -> Block:
     """Draw the elements of block number `block`, in the block's shape.
 
-    sampler: the name of a function of `gdt.random.bits`. options: its arguments.
+    sampler: the name of a function of `gdt.random.bits` or `gdt.random.distributions`. options: its
+    arguments. parameters: those of a sampler that takes some, numbers or blocks of the same shape.
     """
     backend = backend_of(array_type.mesh)
     if backend.runner is not None and sampler in KERNELS:
         values = _kernel_body(sampler, array_type, block, tuple(options.items()))(key, stream)
+        return values.reshape(array_type.block_shape)
+    run = block_run(array_type, block)
+    if parameters:
+        values = _draw_with_parameters(backend.xp, key, stream, sampler, run, parameters)
+        if array_type.dtype.kind in "iu":
+            values = backend.xp.where(values == values, values, -1.0)
+        values = values.astype(array_type.dtype)
     else:
-        values = _draw(backend.xp, key, stream, sampler, block_run(array_type, block), options)
-        if array_type.memory_order is not None:
-            values = values.reshape(array_type.block_shape)
-            return backend.asarray(values, copy=True, order=array_type.memory_order)
-    return values.reshape(array_type.block_shape)
+        values = _draw(backend.xp, key, stream, sampler, run, options)
+    values = values.reshape(array_type.block_shape)
+    if array_type.memory_order is None:
+        return values
+    return backend.asarray(values, copy=True, order=array_type.memory_order)
 
 
 @lru_cache(maxsize=64)
@@ -96,30 +105,14 @@ def _draw(
     return getattr(module, sampler)(xp, run, key, stream, **options)
 
 
-def draw_block_of(
-    sampler: str,
-    array_type: ArrayType,
-    block: int,
-    key: Block,
-    stream: Any,
-    first: Block | float,
-    second: Block | float,
+def _draw_with_parameters(
+    xp: Any, key: Block, stream: Any, sampler: str, run: CounterRun, parameters: Sequence[Any]
 ) -> Block:
-    """Draw the elements of block number `block` of a distribution with parameters: numbers, or
-    blocks of the same shape.
-
-    sampler: a name of `gdt.random.distributions.SAMPLERS`.
-    """
-    backend = backend_of(array_type.mesh)
-    xp, run = backend.xp, block_run(array_type, block)
+    """Draw by one of `distributions.SAMPLERS`, in float64; NaN where parameters are wrong."""
     start = xp.asarray(np.asarray(run.start, np.uint64))
     index = (start[..., None] + xp.arange(run.length, dtype=np.uint64)).reshape(-1)
-    parameters = [p if isinstance(p, float) else p.reshape(-1) for p in (first, second)]
-    values = distributions.drawn(sampler, xp, index, key, stream, *parameters)
-    if array_type.dtype.kind in "iu":
-        values = xp.where(values == values, values, -1.0)
-    out = values.reshape(array_type.block_shape).astype(array_type.dtype)
-    return backend.asarray(out, copy=True, order=array_type.memory_order)
+    vectors = [p if isinstance(p, float) else p.reshape(-1) for p in parameters]
+    return distributions.drawn(sampler, xp, index, key, stream, *vectors)
 
 
 def _draw_with_kernel(

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.array.placing import checked_layout
 from gdt.backend.cupy import on_gpu
 from gdt.errors import ArgumentError, ShapeError, error, frame_of_user
 from gdt.linalg import cholesky, eigh, svd
@@ -20,26 +18,16 @@ from gdt.ops.extrema import max_
 from gdt.ops.joining import stack
 from gdt.ops.products.op import matmul
 from gdt.ops.reductions import sum_
-from gdt.ops.shapes import Shape, checked_shape
-from gdt.random.counts import binomial
-from gdt.random.draws import drawn_dtype, drawn_of, in_layout, normal
-from gdt.random.generator import Key
-from gdt.random.variates import keys_of
+from gdt.random.draws import Draw, distribution, in_layout
 from gdt.sharding.layout import Layout
 
 
-def _shape_and_layout(
-    name: str, shape: Shape, layout: Layout | None, values: Any
-) -> tuple[Any, Layout]:
-    """Return the shape and the layout of an array of vectors, each as long as `values`.
-
-    shape: the axes in front of the vectors."""
-    sizes = checked_shape(shape, name)
+def _of_vectors(draw: Draw, values: Any) -> Draw:
+    """Return a draw of the numbers of vectors, each as long as `values`."""
     if np.ndim(values) != 1 or not np.shape(values)[0]:
         problem = f"a parameter of shape {list(np.shape(values))} is no vector of 1 or more numbers"
-        raise error(ShapeError, name, problem)
-    sizes = (*sizes, np.shape(values)[0])
-    return sizes, checked_layout(layout, len(sizes), name)
+        raise error(ShapeError, draw.name, problem)
+    return draw._replace(shape=(*draw.shape, np.shape(values)[0]))
 
 
 def _on_mesh(values: Any, layout: Layout) -> DistributedArray:
@@ -49,18 +37,15 @@ def _on_mesh(values: Any, layout: Layout) -> DistributedArray:
     return x.astype(np.float64)
 
 
-@checked
+@distribution(event_ndim=1)
 def multivariate_normal(
-    shape: Shape,
+    draw: Draw,
     mean: Any,
     cov: Any,
-    dtype: Any = float,
     *,
     check_valid: str = "warn",
     tol: float = 1e-8,
     method: str = "svd",
-    key: Key = None,
-    layout: Layout | None = None,
 ) -> DistributedArray:
     """Draw normal vectors, (*shape, n), from their mean, (n,), and covariance matrix, (n, n).
 
@@ -77,9 +62,10 @@ def multivariate_normal(
     >>> gdt.random.multivariate_normal(5, [0.0, 1.0], [[2.0, 1.0], [1.0, 2.0]], key=0).shape
     (5, 2)
     """
-    sizes, target = _shape_and_layout("multivariate_normal", shape, layout, mean)
-    if np.shape(cov) != (sizes[-1], sizes[-1]):
-        problem = f"cov of shape {list(np.shape(cov))} does not fit {sizes[-1]} means"
+    draw = _of_vectors(draw, mean)
+    n = draw.shape[-1]
+    if np.shape(cov) != (n, n):
+        problem = f"cov of shape {list(np.shape(cov))} does not fit {n} means"
         raise error(ShapeError, "multivariate_normal", problem)
     for label, word, words in (
         ("check_valid", check_valid, ("warn", "raise", "ignore")),
@@ -90,9 +76,8 @@ def multivariate_normal(
             raise error(ArgumentError, "multivariate_normal", problem)
     if check_valid != "ignore" and method != "cholesky":
         _check_covariance(cov, tol, check_valid == "raise")
-    z = normal(sizes, key=key, layout=target)
-    x = matmul(z, _factor(_on_mesh(cov, target), method)) + _on_mesh(mean, target)
-    return in_layout(x.astype(dtype), layout)
+    z = draw.floats().standard("normal")
+    return matmul(z, _factor(_on_mesh(cov, draw.layout), method)) + _on_mesh(mean, draw.layout)
 
 
 def _check_covariance(cov: Any, tol: float, is_error: bool) -> None:
@@ -122,10 +107,8 @@ def _factor(cov: DistributedArray, method: str) -> DistributedArray:
     return factor
 
 
-@checked
-def dirichlet(
-    shape: Shape, alpha: Any, dtype: Any = float, *, key: Key = None, layout: Layout | None = None
-) -> DistributedArray:
+@distribution(event_ndim=1)
+def dirichlet(draw: Draw, alpha: Any) -> DistributedArray:
     """Draw vectors of k probabilities, (*shape, k), from the Dirichlet distribution.
 
     alpha: its parameters, (k,), all above 0.
@@ -135,25 +118,16 @@ def dirichlet(
     >>> gdt.random.dirichlet(5, [1.0, 2.0, 3.0], key=0).sum(axis=1).round(6).tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    sizes, target = _shape_and_layout("dirichlet", shape, layout, alpha)
-    dtype = drawn_dtype(dtype, "dirichlet", is_count=False)
+    draw = _of_vectors(draw, alpha)
     if not isinstance(alpha, DistributedArray) and not (np.asarray(alpha) > 0).all():
         raise error(ArgumentError, "dirichlet", f"alpha is {alpha}, and not all above 0")
-    x = drawn_of("log_gamma", sizes, float, target, key, _on_mesh(alpha, target), name="dirichlet")
+    x = draw.floats().sampled("log_gamma", _on_mesh(alpha, draw.layout))
     x = exp(x - max_(x, axis=-1, keepdims=True))
-    return in_layout((x / sum_(x, axis=-1, keepdims=True)).astype(dtype), layout)
+    return x / sum_(x, axis=-1, keepdims=True)
 
 
-@checked
-def multinomial(
-    shape: Shape,
-    n: Any,
-    pvals: Any,
-    dtype: Any = int,
-    *,
-    key: Key = None,
-    layout: Layout | None = None,
-) -> DistributedArray:
+@distribution(dtype=int, event_ndim=1, n="[0, inf]")
+def multinomial(draw: Draw, n: Any, pvals: Any) -> DistributedArray:
     """Draw how often each of k outcomes occurs in `n` trials: (*shape, k).
 
     n: a number, or an array that broadcasts to the shape. pvals: the probabilities of the outcomes,
@@ -166,19 +140,18 @@ def multinomial(
     >>> gdt.random.multinomial(3, 10, [0.2, 0.3, 0.5], key=0).sum(axis=1).tolist()
     [10, 10, 10]
     """
-    sizes, target = _shape_and_layout("multinomial", shape, layout, pvals)
-    dtype = drawn_dtype(dtype, "multinomial", is_count=True)
+    draw = _of_vectors(draw, pvals)
     chances = np.asarray(pvals, float)
     if not ((chances >= 0).all() and chances[:-1].sum() <= 1 + 1e-12):
         problem = f"pvals are {pvals}: one is below 0, or their sum is more than 1"
         raise error(ArgumentError, "multinomial", problem)
-    count_layout = Layout.of(target.mesh, target.dims[:-1])
+    count_layout = Layout.of(draw.layout.mesh, draw.layout.dims[:-1])
+    one = Draw("multinomial", draw.shape[:-1], np.dtype(int), draw.key, count_layout)
     trials, probability, counts = n, 1.0, []  # trials and probability that are left
-    for p, own_key in zip(chances[:-1].tolist(), keys_of(key, len(chances)), strict=False):
+    for p, own in zip(chances[:-1].tolist(), one.split(len(chances)), strict=False):
         share = min(1.0, p / probability) if probability > 0 else 0.0
-        count = binomial(sizes[:-1], trials, share, key=own_key, layout=count_layout)
-        counts.append(count)
-        trials, probability = trials - count, probability - p
+        counts.append(own.sampled("binomial", trials, share))
+        trials, probability = trials - counts[-1], probability - p
     if not counts:
-        trials = binomial(sizes[:-1], n, 1.0, key=key, layout=count_layout)
-    return in_layout(stack([*counts, trials], axis=-1).astype(dtype), target)
+        trials = one.sampled("binomial", n, 1.0)
+    return in_layout(stack([*counts, trials], axis=-1), draw.layout)

@@ -13,7 +13,8 @@ from gdt.array.array import DistributedArray
 from gdt.errors.foreign_names import RANDOM, Absent
 from gdt.ops.shapes import Shape
 from gdt.random import bits as random_bits
-from gdt.random import choosing, counts, draws, multivariate, variates
+from gdt.random import choosing, continuous, discrete, multivariate
+from gdt.random.draws import by_name, defaults_of
 from gdt.random.generator import Generator, generator
 from gdt.random.integer_draws import integers
 from gdt.sharding.layout import Layout
@@ -30,29 +31,25 @@ def _in_numpys_order(
     broadcast: the parameters whose shapes a size of None takes; all of them if not given. names:
     parameters of NumPy, and what the draw calls them.
     """
-    own = inspect.signature(draw).parameters
     numpys = {label: name for name, label in names.items()}
-    listed = [
-        own[label].replace(name=numpys.get(label, label))
-        for label in own
-        if label not in ("shape", "dtype", "key", "layout")
-    ]
-    parameters = [p for p in listed if p.kind is not p.KEYWORD_ONLY]
-    options = [p for p in listed if p.kind is p.KEYWORD_ONLY]
-    self_ = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    size = self_.replace(name="size", default=None, annotation="Size")
-    signature = inspect.Signature([self_, *parameters, size, own["dtype"], *options, own["layout"]])
+    shape, *others, _, layout = inspect.signature(draw).parameters.values()
+    dtype = next(p for p in others if p.name == "dtype")
+    n = others.index(dtype)  # parameters stand before it, options behind it
+    parameters = [p.replace(name=numpys.get(p.name, p.name)) for p in others[:n]]
+    self_ = shape.replace(name="self", default=shape.empty, annotation=shape.empty)
+    size = shape.replace(name="size", default=None, annotation=Size)
+    signature = inspect.Signature([self_, *parameters, size, dtype, *others[n + 1 :], layout])
+    order = [p.name for p in (self_, *parameters, size, dtype)]
+    defaults = defaults_of(signature)
+    labels = [p.name for p in parameters] if broadcast is None else broadcast
 
     def method(*args: Any, **kwargs: Any) -> DistributedArray:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = dict(bound.arguments)
-        self, shape = values.pop("self"), values.pop("size")
-        values = {names.get(name, name): value for name, value in values.items()}
+        values = defaults | by_name(order, args, kwargs)
+        own_key, shape = values.pop("self"), values.pop("size")
         if shape is None:
-            labels = [p.name for p in parameters] if broadcast is None else broadcast
-            shape = np.broadcast_shapes(*[np.shape(values[names.get(n, n)]) for n in labels])
-        return draw(shape, **values, key=self)
+            shape = np.broadcast_shapes(*[np.shape(values[label]) for label in labels])
+        values = {names.get(name, name): value for name, value in values.items()}
+        return draw(shape, **values, key=own_key)
 
     method.__signature__ = signature  # type: ignore[attr-defined]
     method.__doc__ = f"`gdt.random.{draw.__name__}` with its arguments in NumPy's order."
@@ -69,40 +66,40 @@ class NumPyGenerator(Generator):
     NumPy: they depend on the seed, the number of the draw and the index of the element alone.
     """
 
-    beta = _in_numpys_order(counts.beta)
-    binomial = _in_numpys_order(counts.binomial)
-    chisquare = _in_numpys_order(counts.chisquare)
+    beta = _in_numpys_order(continuous.beta)
+    binomial = _in_numpys_order(discrete.binomial)
+    chisquare = _in_numpys_order(continuous.chisquare)
     dirichlet = _in_numpys_order(multivariate.dirichlet, broadcast=())
-    exponential = _in_numpys_order(variates.exponential)
-    f = _in_numpys_order(counts.f)
-    gamma = _in_numpys_order(counts.gamma, shape="a")
-    geometric = _in_numpys_order(counts.geometric)
-    gumbel = _in_numpys_order(variates.gumbel)
-    laplace = _in_numpys_order(variates.laplace)
-    logseries = _in_numpys_order(counts.logseries)
-    logistic = _in_numpys_order(variates.logistic)
-    lognormal = _in_numpys_order(variates.lognormal)
+    exponential = _in_numpys_order(continuous.exponential)
+    f = _in_numpys_order(continuous.f)
+    gamma = _in_numpys_order(continuous.gamma, shape="a")
+    geometric = _in_numpys_order(discrete.geometric)
+    gumbel = _in_numpys_order(continuous.gumbel)
+    laplace = _in_numpys_order(continuous.laplace)
+    logseries = _in_numpys_order(discrete.logseries)
+    logistic = _in_numpys_order(continuous.logistic)
+    lognormal = _in_numpys_order(continuous.lognormal)
     multinomial = _in_numpys_order(multivariate.multinomial, broadcast=("n",))
     multivariate_normal = _in_numpys_order(multivariate.multivariate_normal, broadcast=())
-    negative_binomial = _in_numpys_order(counts.negative_binomial)
-    noncentral_chisquare = _in_numpys_order(counts.noncentral_chisquare)
-    noncentral_f = _in_numpys_order(counts.noncentral_f)
-    normal = _in_numpys_order(draws.normal, loc="mean", scale="std")
-    pareto = _in_numpys_order(variates.pareto)
-    poisson = _in_numpys_order(counts.poisson)
-    power = _in_numpys_order(variates.power)
-    random = _in_numpys_order(variates.random)
-    rayleigh = _in_numpys_order(variates.rayleigh)
-    standard_cauchy = _in_numpys_order(variates.standard_cauchy)
-    standard_exponential = _in_numpys_order(variates.standard_exponential)
-    standard_gamma = _in_numpys_order(counts.standard_gamma, shape="a")
-    standard_normal = _in_numpys_order(variates.standard_normal)
-    standard_t = _in_numpys_order(counts.standard_t)
-    triangular = _in_numpys_order(variates.triangular)
-    uniform = _in_numpys_order(draws.uniform)
-    wald = _in_numpys_order(variates.wald)
-    weibull = _in_numpys_order(variates.weibull)
-    zipf = _in_numpys_order(counts.zipf)
+    negative_binomial = _in_numpys_order(discrete.negative_binomial)
+    noncentral_chisquare = _in_numpys_order(continuous.noncentral_chisquare)
+    noncentral_f = _in_numpys_order(continuous.noncentral_f)
+    normal = _in_numpys_order(continuous.normal, loc="mean", scale="std")
+    pareto = _in_numpys_order(continuous.pareto)
+    poisson = _in_numpys_order(discrete.poisson)
+    power = _in_numpys_order(continuous.power)
+    random = _in_numpys_order(continuous.random)
+    rayleigh = _in_numpys_order(continuous.rayleigh)
+    standard_cauchy = _in_numpys_order(continuous.standard_cauchy)
+    standard_exponential = _in_numpys_order(continuous.standard_exponential)
+    standard_gamma = _in_numpys_order(continuous.standard_gamma, shape="a")
+    standard_normal = _in_numpys_order(continuous.standard_normal)
+    standard_t = _in_numpys_order(continuous.standard_t)
+    triangular = _in_numpys_order(continuous.triangular)
+    uniform = _in_numpys_order(continuous.uniform)
+    wald = _in_numpys_order(continuous.wald)
+    weibull = _in_numpys_order(continuous.weibull)
+    zipf = _in_numpys_order(discrete.zipf)
 
     def integers(
         self,
