@@ -4,12 +4,12 @@ A body in NumPy is a call, a temporary and a pass over memory for each operation
 installed (the extra `fast`) an op may have its body as a loop over elements too:
 
     @loop("input, output")
-    def _relu(x, out):
+    def _square_root(x, out):
         for i in range(x.size):
             out[i] = ...
 
-    @relu.specialize
-    def relu_loop(body, x, /): ...
+    @square_root.specialize
+    def square_root_loop(body, x, /): ...
 
 (see `gdt.engine.specialization`). Loops do the arithmetic of bodies in the same order and dtype,
 but for sums, which they add up in float64, and for exponentials and logarithms, which are not

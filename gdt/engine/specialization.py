@@ -4,8 +4,8 @@ An op may say in its own block what runs in its body's place where something is 
 (`Op.specialize`): a compiled loop (`gdt.engine.loops`), or a function without the body's questions.
 On small blocks these cost about as much as the arithmetic.
 
-    @relu.specialize
-    def relu_loop(body, x, /): ...
+    @square_root.specialize
+    def square_root_loop(body, x, /): ...
 
 The function gets the body, what the plan's first call passes to it, and the statics. It returns
 what runs from then on with blocks of these shapes and dtypes, whose memory may lie in any order and

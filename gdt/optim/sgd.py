@@ -14,7 +14,7 @@ from gdt.optim.optimizer import Optimizer
 from gdt.optim.runs import SMALL, Block, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
-from gdt.optim.update_loops import momentum_loop, sgd_loop
+from gdt.optim.update_loops import momentum_loop
 from gdt.state.trees import Tree
 
 Scalar = Any
@@ -63,7 +63,6 @@ def momentum_step(
 
 declare(sgd_step, launches.sgd)
 declare(momentum_step, launches.momentum)
-sgd_step.specialize(sgd_loop)
 momentum_step.specialize(momentum_loop)
 
 

@@ -9,20 +9,12 @@ import numpy as np
 
 from gdt.engine.loops import Loop, loop, vectors
 from gdt.engine.specialization import are_arrays, are_floats
-from gdt.optim.runs import SMALL
 
 Block = Any
 Body = Callable[..., Any]
 
 # A loop updates its operands in place; an operand that may not be overwritten is copied first. With
 # separate outputs, which may share the operands' memory, a compiler could not use vectors.
-
-
-@loop("output, input, float")
-def _sgd(p: Block, g: Block, rate: float) -> None:
-    step = p.dtype.type(rate)
-    for i in range(p.size):
-        p[i] -= g[i] * step
 
 
 @loop("output, output, input, float, float")
@@ -83,11 +75,6 @@ def _adam_with_decay(
         p[i] = p[i] * factor - m[i] / (np.sqrt(v[i]) + small) * step
 
 
-def sgd_loop(body: Body, p: Block, g: Block, rate: Any, /) -> Body | None:
-    """Return the loop of `sgd_step`; None for small blocks, for which the body is as fast."""
-    return _loop_of("sgd_step", _sgd, body, (p,), g, rate) if p.size >= SMALL else None
-
-
 def momentum_loop(
     body: Body, p: Block, v: Block, g: Block, *scalars: Any, nesterov: bool = False
 ) -> Body | None:
@@ -119,15 +106,15 @@ def _loop_of(
     if run is None:
         return None
 
-    def updated(*operands: Any, out: Any, **scratch: Any) -> Any:
+    def updated(*operands: Any, out: Any) -> Any:
         elements = vectors(*out, operands[count])
         if elements is None:
-            return body(*operands, out=out, **scratch)
+            return body(*operands, out=out)
         for x, new in zip(operands, out, strict=False):
             if new is not x:
                 np.copyto(new, x)
         run(*elements, *operands[count + 1 :])
-        return out if count > 1 else out[0]
+        return out
 
     updated.__name__ = name
     return updated

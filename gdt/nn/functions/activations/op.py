@@ -20,7 +20,6 @@ from gdt.nn.functions.activations.error_function import (
     ROOT_HALF,
     in_one_pass,
 )
-from gdt.nn.functions.activations.loops import relu_gradient_loop, relu_loop
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
 from gdt.ops.exponential import exp, tanh
@@ -93,12 +92,9 @@ def relu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
 @op(BINARY, linear="g")
 def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
     """g * (y > 0): the gradient of y = relu(x)."""
-    # A product of floats and bools would cast the bools piece by piece, which takes longer.
-    return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
+    return xp.multiply(g, y > 0, out=out)
 
 
-relu.specialize(relu_loop)
-relu_gradient.specialize(relu_gradient_loop)
 relu.vjp(lambda g, out, x: relu_gradient(g, out))
 relu_gradient.vjp(
     lambda c, out, g, y: like(relu_gradient(c, y), g),

@@ -1,5 +1,6 @@
-"""Softmax cross-entropy with integer labels as compiled loops, for few and short rows: of long ones
-NumPy takes exponentials faster, several at once."""
+"""Softmax cross-entropy with integer labels as a compiled loop, for few and short rows.
+
+Of long rows NumPy takes exponentials faster, several at once."""
 
 from __future__ import annotations
 
@@ -46,18 +47,6 @@ def _losses(labels: Block, logits: Block, loss: Block, softmax: Block) -> int:
     return 0
 
 
-@loop("input, labels, input, output")
-def _gradient(g: Block, labels: Block, softmax: Block, out: Block) -> None:
-    rows = labels.size
-    classes = softmax.size // rows
-    softmax, out = softmax.reshape((rows, classes)), out.reshape((rows, classes))
-    for r in range(rows):
-        for c in range(classes):
-            out[r, c] = softmax[r, c] * g[r]
-        if 0 <= labels[r] < classes:
-            out[r, labels[r]] -= g[r]
-
-
 def losses_loop(
     body: Body,
     labels: Block,
@@ -79,40 +68,8 @@ def losses_loop(
 
     def cross_entropy(labels: Block, logits: Block) -> tuple[Block, Block]:
         loss, softmax = np.empty(rows, dtype), np.empty(shape, dtype)
-        outside = run(_classes_of(labels), logits.ravel(), loss.ravel(), softmax.ravel())
+        classes = labels.astype(np.int64, copy=False).ravel()
+        outside = run(classes, logits.ravel(), loss.ravel(), softmax.ravel())
         return body(labels, logits) if outside else (loss, softmax)
 
     return cross_entropy
-
-
-def gradient_loop(
-    body: Body,
-    g: Block,
-    labels: Block,
-    softmax: Block,
-    /,
-    label_smoothing: float = 0.0,
-    ignore_index: int | None = None,
-    *,
-    shards: Shards,
-) -> Body | None:
-    """`cross_entropy_gradient` of whole rows of one dtype, without smoothing and ignored ones."""
-    if not are_arrays(g, labels, softmax) or label_smoothing or ignore_index is not None:
-        return None
-    if "k" in shards.split or shards.uneven or g.shape != labels.shape or g.dtype != softmax.dtype:
-        return None
-    run, shape, dtype = _gradient[softmax.dtype.char], softmax.shape, softmax.dtype
-    if run is None or not softmax.size:
-        return None
-
-    def cross_entropy_gradient(g: Block, labels: Block, softmax: Block) -> Block:
-        out = np.empty(shape, dtype)
-        run(g.ravel(), _classes_of(labels), softmax.ravel(), out.ravel())
-        return out
-
-    return cross_entropy_gradient
-
-
-def _classes_of(labels: Block) -> Block:
-    """Labels as a vector of int64."""
-    return (labels if labels.dtype == np.int64 else labels.astype(np.int64)).ravel()

@@ -18,7 +18,6 @@ from gdt.nn.functions.cross_entropy.integer_labels import (
     rows_of,
 )
 from gdt.nn.functions.cross_entropy.kernels import gradient_kernel
-from gdt.nn.functions.cross_entropy.loops import gradient_loop
 from gdt.nn.functions.softmax import softmax_from, softmax_gradient
 from gdt.ops.elementwise import like, widened_half
 from gdt.ops.reductions import sum_
@@ -140,5 +139,4 @@ def _fused_gradient_vjp(
 
 
 cross_entropy_gradient.vjp(joint=_gradient_vjp)
-cross_entropy_gradient.specialize(gradient_loop)
 fused_cross_entropy_gradient.vjp(joint=_fused_gradient_vjp)
