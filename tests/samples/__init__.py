@@ -29,7 +29,8 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("apply_along_axis", "apply_over_axes"), "tests/test_compositions.py"),
 }
 
-importlib.import_module("gdt.optim")  # declares the steps of optimizers
+for _library in ("gdt.nn.functions", "gdt.optim"):  # which declare ops when they are loaded
+    importlib.import_module(_library)
 for _module in pkgutil.iter_modules(__path__):
     _family = importlib.import_module(f"{__name__}.{_module.name}")
     for _name, _samples in _family.SAMPLES.items():
