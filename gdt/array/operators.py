@@ -9,7 +9,7 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.registry import FUNCTIONS, METHODS, UNCHECKED
-from gdt.array.views import is_element, rebind
+from gdt.array.views import ELEMENT, rebind
 from gdt.backend.cupy import on_gpu
 from gdt.errors import DtypeError, RankError, ShapeError, error
 from gdt.sharding.dtypes import castable
@@ -85,34 +85,41 @@ def _operator(name: str, of_others: bool | None = None) -> Callable[[A, object],
 
 
 def _in_place(name: str, symbol: str) -> Callable[[A, object], A]:
+    """Make an operator that writes what the public function `name` returns to the array."""
+
     def method(self: Any, other: object) -> Any:
-        if not is_array_like(other):
+        if type(other) not in COMMON_OPERANDS and not is_array_like(other):
             return NotImplemented
-        out = FUNCTIONS[name](self, other)
-        if out.shape != self.shape:
-            raise error(
-                ShapeError,
-                symbol,
-                f"the result has shape {list(out.shape)}, which does not fit the array on the left",
-                operands={"left": self.type, "result": out.type},
-            )
-        if out.dtype != self.dtype:
-            if not castable(out.dtype, self.dtype, "same_kind"):
-                raise error(
-                    DtypeError,
-                    symbol,
-                    f"a result of {out.dtype} cannot be kept as {self.dtype}",
-                    operands={"left": self.type, "result": out.type},
-                    remedy=f"Write x = x {symbol[:-1]} y to get a new array of {out.dtype}.",
-                )
-            out = out.astype(self.dtype)
-        if is_element(self):
+        out = UNCHECKED[name](self, other)
+        if out.type is not self.type:
+            out = _as_kept(self, out, symbol)
+        if self._shared is ELEMENT:
             return out
         rebind(self, out)
         return self
 
     method.__doc__ = f"`x {symbol} y` writes to `x`, as in NumPy; see `gdt.{name}`."
     return method
+
+
+def _as_kept(x: Any, result: Any, symbol: str) -> Any:
+    """The result of `x symbol y` in the dtype of `x`; an error for one that `x` cannot keep."""
+    if result.shape != x.shape:
+        raise error(
+            ShapeError,
+            symbol,
+            f"the result has shape {list(result.shape)}, which does not fit the array on the left",
+            operands={"left": x.type, "result": result.type},
+        )
+    if not castable(result.dtype, x.dtype, "same_kind"):
+        raise error(
+            DtypeError,
+            symbol,
+            f"a result of {result.dtype} cannot be kept as {x.dtype}",
+            operands={"left": x.type, "result": result.type},
+            remedy=f"Write x = x {symbol[:-1]} y to get a new array of {result.dtype}.",
+        )
+    return result if result.dtype == x.dtype else result.astype(x.dtype)
 
 
 def _divmod(*, reflected: bool = False) -> Callable[..., Any]:
@@ -181,13 +188,16 @@ class ArrayMethods:
     sum, mean, prod, max, min = (_forward(n) for n in ("sum", "mean", "prod", "max", "min"))
     any, all, argmax, argmin = (_forward(n) for n in ("any", "all", "argmax", "argmin"))
     std, var, cumsum, cumprod = (_forward(n) for n in ("std", "var", "cumsum", "cumprod"))
-    round, clip = _forward("round"), _forward("clip")
+    round, clip, ravel = _forward("round"), _forward("clip"), _forward("ravel")
 
-    @checked
     def reshape(self, *shape: Any, **options: Any) -> Self:
         """See `gdt.reshape`; the sizes may be given one by one. options: its `order` and `copy`."""
         sizes = shape[0] if len(shape) == 1 else shape
-        out: Self = UNCHECKED["reshape"](self, sizes, **options)
+        out: Self = (
+            FUNCTIONS["reshape"](self, sizes, **options)
+            if options
+            else UNCHECKED["reshape"](self, shape=sizes)
+        )
         return out
 
     @checked
@@ -204,12 +214,6 @@ class ArrayMethods:
         return out
 
     @checked
-    def ravel(self, order: str = "C") -> Self:
-        """See `gdt.ravel`."""
-        out: Self = FUNCTIONS["ravel"](self, order)
-        return out
-
-    @checked
     def compress(self, condition: Any, axis: int | None = None) -> Self:
         """See `gdt.compress`."""
         out: Self = FUNCTIONS["compress"](condition, self, axis=axis)
@@ -218,7 +222,7 @@ class ArrayMethods:
     @property
     def real(self) -> Self:
         """The real part."""
-        out: Self = FUNCTIONS["real"](self)
+        out: Self = UNCHECKED["real"](self)
         return out
 
     @real.setter
@@ -228,7 +232,7 @@ class ArrayMethods:
     @property
     def imag(self) -> Self:
         """The imaginary part."""
-        out: Self = FUNCTIONS["imag"](self)
+        out: Self = UNCHECKED["imag"](self)
         return out
 
     @imag.setter

@@ -12,7 +12,8 @@ from gdt.arguments import checked
 F = TypeVar("F", bound=Callable[..., Any])
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name; `public` and `gdt.op` add to them
-# The same without a look at the arguments when a call fails: for operators, which look first.
+# What operators call, which have looked at the arguments: the same functions without `checked`, and
+# the methods `__call__` of ops, since a call of an object takes longer.
 UNCHECKED: dict[str, Callable[..., Any]] = {}
 ALIASES: dict[str, str] = {}  # NumPy's other names of them; `gdt.functions.aliases` fills it
 METHODS: dict[str, Callable[..., Any]] = {}  # of arrays, which call the function of their name
@@ -43,7 +44,10 @@ def public_of(chapter: str) -> Callable[[F], F]:
 
 
 def _registered(function: F, name: str) -> F:
-    public_function = checked(function, name) if inspect.isfunction(function) else function
+    if not inspect.isfunction(function):
+        register(name, function, function.__call__)  # type: ignore[operator]
+        return function
+    public_function = checked(function, name)
     register(name, public_function, function)
     return public_function
 

@@ -3,19 +3,20 @@
 `x[1:3]`, `x.T` and `x.reshape(-1)` share the memory of `x` in NumPy. Here blocks are never written,
 and what a view of a split array shows may lie on other devices; so a view remembers its base, the
 array that owns the elements, and the steps that lead from there to it. A write to a view makes a
-new value of the base by the inverse of the steps. Of all other views of that base, the blocks are
-made anew when they are read next. The base knows its views by weak references. Both is in the
-attribute `_shared`: of a base the list of references, of a view the base and the steps, and None of
-an array that has no views and is none.
+new value of the base by the inverse of the steps. All other views of that base are outdated by it:
+their blocks are made anew when they are read next. The base knows its views by weak references.
+The attribute `_shared` of a base is the list of these references, that of a view is its base and
+the steps, and that of an array that has no views and is none is None.
 
-A kind of step is declared beside the function that takes it, by `view_step`; functions that return
-views in NumPy tell of it by `show`. Ops themselves do not: what a layer computes has no views.
+A kind of step is declared beside the function that takes it, by `view_step`. An op whose results
+are views when users call it is declared by `Op.shows`; a function of ops that returns a view calls
+`shown`. What a layer computes has no views.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref as reference
@@ -39,7 +40,7 @@ class Kind(NamedTuple):
     take: `take(x, static)` is the view.
     put: `put(x, static, value)` is `x` with `value` there, in the layout of `x`; None for views
         that are read-only.
-    of_numpy: `take` of a NumPy array; ValueError where NumPy has to copy.
+    of_numpy: `take` of a NumPy array; ValueError where NumPy has to copy, if it `may_copy`.
     write: `write(x, static, value)` does what `put` does in the blocks of `x` itself, and returns
         True; or it returns False, where others may refer to them.
     """
@@ -48,6 +49,7 @@ class Kind(NamedTuple):
     put: Callable[[Any, Any, Any], Any] | None
     of_numpy: Callable[[Any, Any], Any]
     write: Callable[[Any, Any, Any], bool]
+    may_copy: bool
 
 
 KINDS: dict[str, Kind] = {}
@@ -59,40 +61,43 @@ def view_step(
     put: Callable[[Any, Any, Any], Any] | None,
     of_numpy: Callable[[Any, Any], Any],
     write: Callable[[Any, Any, Any], bool] = lambda x, static, value: False,
+    *,
+    may_copy: bool = False,
 ) -> None:
     """Declare a kind of step; see `Kind`."""
-    KINDS[name] = Kind(take, put, of_numpy, write)
+    KINDS[name] = Kind(take, put, of_numpy, write, may_copy)
 
 
 # What an index of ints alone takes: as NumPy's scalars, a value of its own that nobody writes to.
 ELEMENT: tuple[None, tuple[Step, ...]] = (None, ())
 
 
-def show(x: Any, view: V, kind: str, static: Any) -> V:
-    """Return `view`, which was made by a step and shows the elements of `x`, if that is an array
-    that somebody may write to."""
-    return view if view is x or type(x) is not type(view) else shown(x, view, ((kind, static),))
-
-
 def shown(x: Any, view: V, steps: tuple[Step, ...]) -> V:
-    """Return `view`, an array that steps have made of the array `x`."""
+    """Return `view`, which steps have made of the array `x`, as a view of `x` where it is one in
+    NumPy."""
     shared = x._shared
-    if shared is None:
+    if type(shared) is list:
+        if shared[-1]() is None:  # as most views live shorter than what they show
+            shared[-1] = reference(view)
+        else:
+            _remember(shared, view)
+        view._shared = x, steps
+    elif shared is None:
         x._shared = [reference(view)]
         view._shared = x, steps
-        return view
-    if type(shared) is list:
-        base, references = x, shared
-    else:
+    elif is_view_in_numpy(x, steps):
         base, before = shared
-        if base is None:  # an element has no views
-            return view
-        references, steps = base._shared, before + steps
-    if len(references) >= FEW and not len(references) & (len(references) - 1):  # a power of two
+        _remember(base._shared, view)
+        view._shared = base, before + steps
+    return view
+
+
+def _remember(references: list[Any], view: Any) -> None:
+    """Add a reference to a view, once in a while without those to views that are gone."""
+    count = len(references)
+    if count >= FEW and not count & (count - 1):  # a power of two
         references[:] = [other for other in references if other() is not None]
     references.append(reference(view))
-    view._shared = base, steps
-    return view
 
 
 def _origin(array: Any) -> tuple[Any, tuple[Step, ...]]:
@@ -101,14 +106,13 @@ def _origin(array: Any) -> tuple[Any, tuple[Step, ...]]:
     return shared if type(shared) is tuple else (array, ())
 
 
-def is_view_in_numpy(x: Any, kind: str, static: Any) -> bool:
-    """Whether a step from an array gives a view of it in NumPy, where the base lies in C order."""
-    base, steps = _origin(x)
-    if base is None:
+def is_view_in_numpy(x: Any, steps: tuple[Step, ...]) -> bool:
+    """Whether steps from an array give a view of it in NumPy, where the base lies in C order."""
+    base, before = _origin(x)
+    if base is None:  # an element has no views
         return False
-    if kind == "reshape" and all(step == "reshape" for step, _ in steps):
-        return True
-    return _is_view_in_numpy(base.shape, base.dtype, (*steps, (kind, static)))
+    may_copy = any(KINDS[kind].may_copy for kind, _ in steps)
+    return not may_copy or _is_view_in_numpy(base.shape, base.dtype, before + steps)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -138,11 +142,6 @@ def overlap(x: Any, y: Any) -> bool:
     memory = np.empty(1, base.dtype)
     view, other_view = (_in_numpy(memory, base.shape, s) for s in (steps, other_steps))
     return np.may_share_memory(view, other_view)
-
-
-def is_element(array: Any) -> bool:
-    """Whether an index of ints alone has taken the array."""
-    return array._shared is ELEMENT
 
 
 def base_of(array: Any) -> Any:
@@ -276,7 +275,8 @@ def rebind(array: Any, after: Any) -> None:
 
 def partial_of(array: Any) -> Any:
     """The array with a partial reduction of which an array is the value, if somebody has it."""
-    return getattr(array, "_partial", lambda: None)()
+    partial = getattr(array, "_partial", None)  # a reference
+    return partial if partial is None else partial()
 
 
 def _replace(array: Any, after: Any) -> None:
@@ -300,9 +300,9 @@ def valued_as(array: Any) -> Any:
     return before
 
 
-def all_observers() -> set[Any]:
+def all_observers() -> Collection[Any]:
     """The observers that are active, and those that keep arrays."""
-    observers = set(OBSERVERS.get())
-    if KEEPERS:
-        observers.update(o for reference in [*KEEPERS] if (o := reference()) is not None)
-    return observers
+    active = OBSERVERS.get()
+    if not KEEPERS:
+        return active
+    return {*active, *[o for reference in [*KEEPERS] if (o := reference()) is not None]}

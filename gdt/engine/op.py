@@ -29,6 +29,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
@@ -43,6 +44,7 @@ from gdt.array.operands import (
 )
 from gdt.array.output import into
 from gdt.array.registry import FUNCTIONS, register
+from gdt.array.views import Step, shown
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES, origins_of
 from gdt.engine.builder import plan_of
@@ -106,6 +108,8 @@ class Op(Differentiable, Generic[P, R_co]):
         self.count = sys.maxsize if variadic else len(self.declaration.operands)  # of operands
         self.plans: Cache[Plan] = Cache(PLAN_BYTES)
         self.alternative_plan: Callable[..., Plan | None] | None = None
+        self.plain = self  # of an op that `shows` has made, the op that returns no views
+        self.step: Callable[..., Step] | None = None
 
     def signature(self) -> inspect.Signature:
         """The signature of calls."""
@@ -119,8 +123,10 @@ class Op(Differentiable, Generic[P, R_co]):
         """The op itself: it is a routine to `help` and `inspect`, and no method of its owners."""
         return self
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> str | tuple[object, ...]:
         """By module and name, as functions are; a copy is the op itself."""
+        if self.step is not None:
+            return f"{self.name}_"
         return declared_op, (self.__module__, self.name)
 
     def _takes(self, count: int) -> bool:
@@ -157,23 +163,52 @@ class Op(Differentiable, Generic[P, R_co]):
         self.declaration = replace(self.declaration, extension=function)
         return function
 
+    def shows(self, step: Callable[..., Step]) -> Self:
+        """Return this op for users: its results are views of the operand, as NumPy's are. The op
+        itself returns arrays of their own, for functions that write to no array.
+
+        step: a function of the types of operand and result and of the statics: the step from the
+            operand to the view, of a kind that `gdt.array.views.view_step` has declared.
+        """
+        showing = NEW(type(self))
+        vars(showing).update(vars(self), plain=self, step=step, plans=Cache(PLAN_BYTES))
+        return showing
+
+    def _new_plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
+        plan = self.plan(args, static)
+        plan.steps = None if self.step is None else ()
+        return plan
+
+    def _steps(self, plan: Plan, out: ArrayType, static: Mapping[str, Any]) -> tuple[Step, ...]:
+        """The steps to a view of type `out`, which the plan remembers."""
+        plan.steps = (self.step(plan.types[0], out, **static),)  # type: ignore[misc]
+        return plan.steps
+
     # ---- calling
 
     def _call(self, *args: Any, **static: Any) -> Any:
-        if len(args) > self.count:
-            args, static = self._named(args, static)
-        types: list[Any] = []
-        blocks: list[Any] = []  # the only ones; a list here costs less than a comprehension below
-        for a in args:
-            value_type: Any = type(a)
-            if value_type is DistributedArray:
-                types.append(a.type)
-                blocks.append(a.blocks[0])
-            elif value_type in SCALARS:
-                types.append(value_type)
-                blocks.append(a)
-            else:
-                return self._convert(args, static)
+        """Look up the plan of the call by the types of the operands and the statics, make it if it
+        is the first such call, and run it on the operands' blocks."""
+        count = len(args)
+        types: list[Any]
+        blocks: Any  # the only ones of all operands
+        if count == 1 and type(args[0]) is DistributedArray:  # as below, in less time
+            (a,) = args
+            types, blocks = [a.type], a.blocks
+        else:
+            if count > self.count:
+                args, static = self._named(args, static)
+            types, blocks = [], []  # a list costs less than a comprehension below
+            for a in args:
+                value_type: Any = type(a)
+                if value_type is DistributedArray:
+                    types.append(a.type)
+                    blocks.append(a.blocks[0])
+                elif value_type in SCALARS:
+                    types.append(value_type)
+                    blocks.append(a)
+                else:
+                    return self._convert(args, static)
         if static:
             for name, value in static.items():  # as in `key_of`, mostly without calls
                 value_type = type(value)
@@ -193,33 +228,21 @@ class Op(Differentiable, Generic[P, R_co]):
             plan = self.plans.get(key)
         except TypeError:  # a static that cannot be hashed, such as a list
             plan = key = None  # type: ignore[assignment]
+        observers = OBSERVERS.get()
         try:
             if plan is None:
                 if key is None or not self._is_bound(args, static):
                     return self._convert(args, static)
-                plan = self.plans.older.get(key) or self.plan(args, static)
-                if plan.passes and (resolved := self._resolved_operands(plan, args, static)):
-                    self.plans[key] = plan
-                    return self._call(*resolved, **static)
-                out = self.run_plan(plan, args)
-                self.plans[key] = plan  # of the others, only a plan that has run
-                observers = OBSERVERS.get()
-            elif plan.only is not None:
+                plan = self.plans[key] = self.plans.older.get(key) or self._new_plan(args, static)
+            if plan.only is not None:
                 # As `__init__` does for a mesh of one process, without the frame of its call.
                 out = NEW(DistributedArray)
                 out.type, out.blocks = plan.only, (plan.fast(*blocks),)  # type: ignore[misc]
                 out._resolved = out._shared = None
-                observers = OBSERVERS.get()
-            elif plan.fast is not None:
-                observers = OBSERVERS.get()
-                if plan.sends and (plan.resolves or plan.passes or observers):
-                    return self._with_moves(plan, args, static, observers, blocks)
-                out = _wrapped(plan, plan.fast(*blocks))
             elif plan.passes and (resolved := self._resolved_operands(plan, args, static)):
-                return self._call(*resolved, **static)
+                out, observers = self.plain._call(*resolved, **static), ()  # which has told
             else:
-                out = self.run_plan(plan, args)
-                observers = OBSERVERS.get()
+                out = self.run_plan(plan, args, blocks)
         except GdtError:
             raise
         except MISFITS as cause:
@@ -227,6 +250,8 @@ class Op(Differentiable, Generic[P, R_co]):
         if observers:
             for observer in observers:
                 observer.on_op(self, args, static, out)
+        if plan.steps is not None:
+            shown(args[0], out, plan.steps or self._steps(plan, out.type, static))
         return out
 
     if TYPE_CHECKING:
@@ -246,33 +271,6 @@ class Op(Differentiable, Generic[P, R_co]):
         return misfit_value(self.declaration.body, self.name, static) or of_all_arguments(
             self.name, arguments, cause
         )
-
-    def _with_moves(
-        self,
-        plan: Plan,
-        args: tuple[Any, ...],
-        static: dict[str, Any],
-        observers: Sequence[Any],
-        blocks: Sequence[Any],
-    ) -> Any:
-        """A call on one block that sends something, or may: fast, unless somebody watches moves."""
-        if plan.passes:
-            resolved = self._resolved_operands(plan, args, static)
-            if resolved is not None:
-                return self._call(*resolved, **static)
-        for observer in observers:
-            if observer.wants_moves:
-                out = self.run_plan(plan, args)
-                break
-        else:
-            outputs = plan.fast(*blocks)  # type: ignore[misc]
-            for i, array_type in plan.resolves:
-                if args[i]._resolved is None:
-                    args[i]._resolved = DistributedArray(array_type, args[i].blocks)
-            out = _wrapped(plan, outputs)
-        for observer in observers:
-            observer.on_op(self, args, static, out)
-        return out
 
     def _resolved_operands(
         self, plan: Plan, args: tuple[Any, ...], static: dict[str, Any]
@@ -336,12 +334,25 @@ class Op(Differentiable, Generic[P, R_co]):
         return counted and named and has_array and not has_unplaced(args)
 
     def run_plan(
-        self, plan: Plan, args: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
+        self,
+        plan: Plan,
+        args: Sequence[Any],
+        blocks: Sequence[Any] = (),
+        owned: Sequence[Sequence[bool]] = (),
     ) -> Any:
         """Run a plan, and return its output, or the tuple of its outputs.
 
-        owned: for each donated operand, which of its blocks may be overwritten.
+        blocks: those of the operands, on a mesh of one block. owned: for each donated operand,
+        which of its blocks may be overwritten.
         """
+        if plan.fast is not None and not (plan.sends and any(map(_wants_moves, OBSERVERS.get()))):
+            result = plan.fast(*blocks)
+            for i, array_type in plan.resolves:
+                if args[i]._resolved is None:
+                    args[i]._resolved = DistributedArray(array_type, args[i].blocks)
+            if len(plan.outs) == 1:
+                return DistributedArray(plan.outs[0], (result,))
+            return tuple(map(DistributedArray, plan.outs, zip(result)))
         origins = origins_of(args) if plan.is_noted and HISTORIES else None
         if plan.moves:
             args = move_to_layouts(args, plan.target_layouts, op=self.name)
@@ -436,11 +447,7 @@ class Op(Differentiable, Generic[P, R_co]):
         return types
 
 
-def _wrapped(plan: Plan, result: Any) -> Any:
-    """The output, or the tuple of outputs, that one block's run has made."""
-    if len(plan.outs) == 1:
-        return DistributedArray(plan.outs[0], (result,))
-    return tuple(map(DistributedArray, plan.outs, zip(result)))  # `run_plan` compared the lengths
+_wants_moves = attrgetter("wants_moves")
 
 
 @overload
@@ -525,7 +532,7 @@ def declared(new: O) -> O:
             remedy="Give the op another name.",
         )
     OPS[new.name] = new
-    register(new.name, new, new)
+    register(new.name, new, new.__call__)
     return new
 
 

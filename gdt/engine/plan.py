@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NewType
 
 import numpy as np
 
+from gdt.array.views import Step
 from gdt.backend.numpy import Order
 from gdt.comm.agreement import Action, call_text
 from gdt.comm.notes import note, note_result
@@ -105,6 +106,7 @@ class Plan:
         "routes",
         "scratch",
         "sends",
+        "steps",
         "target_layouts",
         "types",
     )
@@ -140,6 +142,9 @@ class Plan:
             for t, w in zip(types, target_layouts, strict=True)
         )
         self.outs: tuple[ArrayType, ...] = ()
+        # From the operand to the output that is a view of it; () before the first run, and None
+        # for other outputs.
+        self.steps: tuple[Step, ...] | None = None
         # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
         # make, moves included.
         self.fast: Callable[..., Any] | None = None

@@ -62,7 +62,7 @@ class PlannedOp(Op[..., DistributedArray]):
         super().__init__(planner, "", view=view, computes=computes, takes_namespace=False)
         self.planner, self.action = planner, action
 
-    def __reduce__(self) -> str:  # type: ignore[override]
+    def __reduce__(self) -> str:
         """By name, as functions are."""
         return self.planner.__name__
 

@@ -50,7 +50,7 @@ class UpdateOp(Op[..., Any]):
             outs = tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
         else:
             plan = plan or self.plan(operands, static)
-            outs = self.run_plan(plan, operands, owned)
+            outs = self.run_plan(plan, operands, owned=owned)
             outs = outs if isinstance(outs, tuple) else (outs,)
         if key not in self.plans:
             self.plans[key] = plan

@@ -42,7 +42,7 @@ class NumpyOp(Op[..., Any]):
         self.function, self.body, self.gathers = function, body, gathers
         self.writes = "out" in inspect.signature(body).parameters
 
-    def __reduce__(self) -> str:  # type: ignore[override]
+    def __reduce__(self) -> str:
         """By name, as functions are."""
         return self.function.__name__
 

@@ -12,7 +12,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.array.views import show, view_step
+from gdt.array.views import shown, view_step
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import alias
@@ -78,9 +78,9 @@ def _as_view(
     x: DistributedArray, term: Term, out: Term, subscripts: str, result: DistributedArray
 ) -> DistributedArray:
     """The axes of `x` in another order as a view of it, its diagonals as a read-only one."""
-    if len(term) == len(out):
-        return show(x, result, "transpose", tuple(term.index(label) for label in out))
-    return show(x, result, "einsum", subscripts)
+    is_transpose = len(term) == len(out)
+    axes = tuple(term.index(label) for label in out)
+    return shown(x, result, (("transpose", axes) if is_transpose else ("einsum", subscripts),))
 
 
 view_step("einsum", lambda x, text: einsum(text, x), None, lambda x, text: np.einsum(text, x))

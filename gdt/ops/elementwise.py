@@ -10,6 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
-from gdt.array.views import show, view_step
+from gdt.array.views import view_step
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
 from gdt.engine.ufunc import Binary, Unary, ufunc
@@ -361,32 +362,6 @@ hypot.vjp(
 
 @op(UNARY, linear="x", view="x")
 def real(xp: Any, x: Block, /) -> Block:
-    """The real part; `x` itself if it is real.
-
-    >>> gdt.real([1 + 2j]).tolist()
-    [1.0]
-    """
-    return x.real
-
-
-real.vjp(lambda g, out, x: astype(g, x.dtype))
-
-
-@op(UNARY, linear="x", view="x")
-def imag(xp: Any, x: Block, /) -> Block:
-    """The imaginary part; zeros if `x` is real.
-
-    >>> gdt.imag([1 + 2j]).tolist()
-    [2.0]
-    """
-    return x.imag
-
-
-imag.vjp(lambda g, out, x: g * -1j if x.dtype.kind == "c" else zero(g, out, x))
-
-
-@public
-def real_(x: Any, /) -> DistributedArray:
     """The real part; a view, as in NumPy.
 
     >>> x = gdt.asarray([1 + 2j])
@@ -394,22 +369,31 @@ def real_(x: Any, /) -> DistributedArray:
     >>> x.tolist()
     [(5+2j)]
     """
-    out: DistributedArray = real(x)
-    return show(x, out, "real", None)
+    return x.real
 
 
-@public
-def imag_(x: Any, /) -> DistributedArray:
+real.specialize(lambda body, x, /: attrgetter("real"))
+real.vjp(lambda g, out, x: astype(g, x.dtype))
+
+
+@op(UNARY, linear="x", view="x")
+def imag(xp: Any, x: Block, /) -> Block:
     """The imaginary part, a view, as in NumPy; zeros, which are read-only, if `x` is real.
 
     >>> gdt.imag([1 + 2j]).tolist()
     [2.0]
     """
-    out: DistributedArray = imag(x)
-    kind = "imag" if out.dtype != getattr(x, "dtype", out.dtype) else "imag of real numbers"
-    return show(x, out, kind, None)
+    return x.imag
 
 
+imag.specialize(lambda body, x, /: attrgetter("imag"))
+imag.vjp(lambda g, out, x: g * -1j if x.dtype.kind == "c" else zero(g, out, x))
+
+
+real_ = public(real.shows(lambda x, out: ("real", None)))
+imag_ = public(
+    imag.shows(lambda x, out: ("imag" if x.dtype.kind == "c" else "imag of real numbers", None))
+)
 view_step("imag of real numbers", lambda x, _: imag(x), None, lambda x, _: x.imag)
 
 conj = unary(

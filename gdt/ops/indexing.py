@@ -24,6 +24,7 @@ from gdt.ops.slicing import (
     BasicIndex,
     Interval,
     _cut,
+    _view,
     cut,
     cut_of,
     cut_of_key,
@@ -63,24 +64,33 @@ def getitem_(x: Any, index: Any) -> DistributedArray:
     >>> x.tolist()
     [[1, 0, 0], [4, 5, 6]]
     """
-    key = key_of(index)
-    if key is not None and type(x) is DistributedArray:
-        how = cut_of_key(x.type, key)
-        out: DistributedArray = alias(x) if how.is_whole else _cut(x, how=how)
-        if how.out.shape or Ellipsis in key:
-            return shown(x, out, how.way)
-        out._shared = ELEMENT
-        return out
     (x,) = as_operands("getitem", x=x)
+    if key_of(index) is not None:
+        return _getitem(x, index)
     out, region = _indexed(x, index)
-    if region is not None and (out.ndim or _has_dots(index)):
-        return shown(x, out, region.way)
-    if region is not None:
-        out._shared = ELEMENT
+    if region is None:
+        return out
+    if out.ndim or _has_dots(index):
+        return shown(x, out, (("getitem", region.entries),))
+    out._shared = ELEMENT
     return out
 
 
-DistributedArray.__getitem__ = getitem_  # without a frame between
+def _getitem(x: DistributedArray, index: Any) -> DistributedArray:
+    """`x[index]`; without a look at the arguments, which takes longer, for an index of ints, slices
+    of ints, `...` and None."""
+    key = key_of(index)
+    if key is None:
+        return getitem_(x, index)
+    how = cut_of_key(x.type, key)
+    if how.out.shape or Ellipsis in key:
+        return _view(x, how=how)
+    out: DistributedArray = _cut(x, how=how)
+    out._shared = ELEMENT
+    return out
+
+
+DistributedArray.__getitem__ = _getitem  # without a frame between
 
 
 def getitem(x: Any, index: Any) -> DistributedArray:

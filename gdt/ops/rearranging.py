@@ -14,14 +14,14 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.array.views import is_view_in_numpy, show, view_step
+from gdt.array.views import view_step
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.indexing import getitem_
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
 from gdt.ops.reductions import negative_axes
-from gdt.ops.shapes import in_layout_of, permuted, reshape, reshape_
+from gdt.ops.shapes import in_layout_of, raveled, reshape, reshape_, transpose_
 from gdt.sharding.recut import Piece
 
 __all__ = [
@@ -105,7 +105,7 @@ def moveaxis(
     order = [d for d in range(x.ndim) if d not in places[0]]
     for to, d in sorted(zip(places[1], places[0], strict=True)):
         order.insert(to, d)
-    return permuted(x, tuple(order))
+    return transpose_(x, axes=tuple(order))
 
 
 def _as_list(axes: int | Sequence[int]) -> list[Any]:
@@ -124,7 +124,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
     order = list(range(x.ndim))
     a, b = checked_axis(x.type, axis1, "swapaxes"), checked_axis(x.type, axis2, "swapaxes")
     order[a], order[b] = b, a
-    return permuted(x, tuple(order))
+    return transpose_(x, axes=tuple(order))
 
 
 @public
@@ -135,11 +135,7 @@ def ravel(x: Any, order: str = "C") -> DistributedArray:
     >>> gdt.ravel(gdt.asarray([[1, 2], [3, 4]])).tolist()
     [1, 2, 3, 4]
     """
-    (x,) = as_operands("ravel", x=x)
-    if order != "C":
-        return reshape_(x, (x.size,), order=order)
-    flat: DistributedArray = reshape(x, (x.size,))
-    return show(x, flat, "ravel", None) if is_view_in_numpy(x, "ravel", None) else flat
+    return raveled(x, shape=(-1,)) if order == "C" else reshape_(x, (-1,), order=order)
 
 
 def _flat_if_contiguous(x: np.ndarray, _: None) -> np.ndarray:
@@ -153,6 +149,7 @@ view_step(
     lambda x, _: reshape(x, (x.size,)),
     lambda x, _, value: in_layout_of(reshape(value, x.shape), x),
     _flat_if_contiguous,
+    may_copy=True,
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
-from gdt.array.views import is_view_in_numpy, show, view_step
+from gdt.array.views import shown, view_step
 from gdt.engine.op import op
 from gdt.errors import GradientError, ShapeError, error
 from gdt.ops.elementwise import checked_dtype, conj, imag, real
@@ -118,14 +118,14 @@ def view(x: Any, dtype: Any = None) -> DistributedArray:
     """
     (x,) = as_operands("view", x=x)
     target = x.dtype if dtype is None else checked_dtype(dtype, "view")
-    out = _viewed(x, target)
-    return show(x, out, "view", target) if is_view_in_numpy(x, "view", target) else out
+    return shown(x, _viewed(x, target), (("view", target),))
 
 
 def _viewed(x: DistributedArray, target: np.dtype) -> DistributedArray:
-    if target == x.dtype:
+    dtype = x.type.dtype
+    have, want = dtype.itemsize, target.itemsize
+    if target == dtype:
         return alias(x)
-    have, want = x.dtype.itemsize, target.itemsize
     if have == want:
         return viewed(x, dtype=target)
     if not x.ndim or x.shape[-1] * have % want:
@@ -144,6 +144,7 @@ view_step(
     _viewed,
     lambda x, dtype, value: in_layout_of(_viewed(value, x.dtype), x),
     lambda x, dtype: x.view(dtype),
+    may_copy=True,
 )
 
 

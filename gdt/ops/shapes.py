@@ -13,7 +13,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
-from gdt.array.views import is_view_in_numpy, show, shown, view_step
+from gdt.array.views import view_step
 from gdt.backend import backend_of
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
@@ -155,16 +155,20 @@ def reshape(
     copy: bool | None = None,
     block_shape: Any = FROM_ENGINE,
 ) -> Block:
-    """The elements in row-major order in another shape; one size may be -1.
+    """The elements in row-major order in another shape; one size may be -1. A view, as in NumPy, of
+    an array in C order.
 
-    copy: False raises CopyError where the result does not share the memory of `x`. order: "C", or
-    "F" for the elements in the order in which the first index changes fastest.
+    copy: True gives an array of its own; False raises CopyError where the result does not share
+    the memory of `x`. order: "C", or "F" for the elements in the order in which the first index
+    changes fastest.
 
     Local where the split axes stay whole groups; else devices send each other the elements that the
     boundaries of shards separate, and the result is split along its first axis that is long enough.
 
-    >>> gdt.reshape(gdt.arange(6), (2, -1)).tolist()
-    [[0, 1, 2], [3, 4, 5]]
+    >>> x = gdt.arange(6)
+    >>> gdt.reshape(x, (2, -1))[0] = 9
+    >>> x.tolist()
+    [9, 9, 9, 3, 4, 5]
     """
     return x.reshape(block_shape)
 
@@ -175,12 +179,13 @@ def _reshape_in_order(
 ) -> DistributedArray:
     if order not in (None, "C", "F", "A", "K"):
         raise error(ArgumentError, "reshape", f"order is {order!r}, neither 'C' nor 'F'")
+    (x,) = as_operands("reshape", x=x)
+    reshaped, transposed = (reshape, transpose) if copy else (reshape_, transpose_)
     if order == "F":
-        (x,) = as_operands("reshape", x=x)
-        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        result = transpose(reshape(transpose(x), sizes[::-1]))
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        result = transposed(reshaped(transposed(x), sizes[::-1]))
     else:
-        result = reshape(x, shape)
+        result = reshaped(x, shape)
     if copy is False and not _shares_memory(result, x):
         raise error(
             CopyError,
@@ -220,42 +225,9 @@ def _(
 reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
 
 
-@public
-def reshape_(
-    x: Any, /, shape: Shape, order: str = "C", *, copy: bool | None = None
-) -> DistributedArray:
-    """The elements in row-major order in another shape; one size may be -1. A view, as in NumPy, of
-    an array in C order.
-
-    copy: True gives an array of its own; False raises CopyError where the result does not share
-    the memory of `x`. order: "C", or "F" for the elements in the order in which the first index
-    changes fastest.
-
-    Local where the split axes stay whole groups; else devices send each other the elements that the
-    boundaries of shards separate, and the result is split along its first axis that is long enough.
-
-    >>> x = gdt.arange(6)
-    >>> gdt.reshape(x, (2, -1))[0] = 9
-    >>> x.tolist()
-    [9, 9, 9, 3, 4, 5]
-    """
-    if copy is None and order == "C":
-        out: DistributedArray = reshape(x, shape)
-        if type(x) is DistributedArray and (
-            type(x._shared) is not tuple or is_view_in_numpy(x, "reshape", out.type.shape)
-        ):
-            return shown(x, out, (("reshape", out.type.shape),))
-        return out
-    if order == "F" and type(x) is DistributedArray and not copy:
-        backwards = tuple(shape)[::-1] if isinstance(shape, Iterable) else (shape,)
-        of_columns = transpose_(reshape_(transpose_(x), backwards))
-        if copy is None or _shares_memory(of_columns, x):
-            return of_columns
-    out = reshape(x, shape, copy=copy, order=order)
-    is_view = not copy and order != "F" and type(x) is DistributedArray
-    if is_view and is_view_in_numpy(x, "reshape", out.type.shape):
-        return show(x, out, "reshape", out.type.shape)
-    return out
+reshape_ = public(reshape.shows(lambda x, out, *, shape: ("reshape", out.shape)))
+_reshaped = reshape_.__call__  # a call of the object takes longer than one of its method
+raveled = reshape.shows(lambda x, out, *, shape: ("ravel", None)).__call__
 
 
 def _put_reshaped(x: DistributedArray, shape: Any, value: Any) -> DistributedArray:
@@ -268,7 +240,9 @@ def in_layout_of(value: DistributedArray, x: DistributedArray) -> DistributedArr
     return value if value.layout is layout else FUNCTIONS["relayout"](value, layout)
 
 
-view_step("reshape", reshape, _put_reshaped, lambda x, shape: x.reshape(shape, copy=False))
+view_step(
+    "reshape", reshape, _put_reshaped, lambda x, shape: x.reshape(shape, copy=False), may_copy=True
+)
 
 
 @public
@@ -282,11 +256,10 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
     (1, 3)
     """
     if type(axis) is int:
-        sizes = [*x.shape]
+        sizes = [*(x.type if type(x) is DistributedArray else x).shape]
         if -len(sizes) - 1 <= axis <= len(sizes):
             sizes.insert(axis % (len(sizes) + 1), 1)
-            widened: DistributedArray = reshape(x, tuple(sizes))
-            return show(x, widened, "reshape", widened.type.shape)
+            return _reshaped(x, shape=tuple(sizes))
     axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     rank = x.ndim + len(axes)
     for a in axes:
@@ -303,9 +276,7 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
             ShapeError, "expand_dims", f"an axis is repeated in {axes}", operands={"x": x.type}
         )
     old = iter(x.shape)
-    shape = tuple([1 if i in places else next(old) for i in range(rank)])
-    out: DistributedArray = reshape(x, shape)
-    return show(x, out, "reshape", shape)
+    return reshape_(x, shape=tuple([1 if i in places else next(old) for i in range(rank)]))
 
 
 @public
@@ -318,10 +289,9 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
     (3,)
     """
     if type(axis) is int:
-        sizes = [*x.shape]
+        sizes = [*(x.type if type(x) is DistributedArray else x).shape]
         if -len(sizes) <= axis < len(sizes) and sizes.pop(axis) == 1:
-            narrowed: DistributedArray = reshape(x, tuple(sizes))
-            return show(x, narrowed, "reshape", narrowed.type.shape)
+            return _reshaped(x, shape=tuple(sizes))
     if axis is None:
         places = {i for i, n in enumerate(x.shape) if n == 1}
     else:
@@ -334,9 +304,7 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
                 problem = f"axis {a} is no axis of length 1"
                 raise error(ShapeError, "squeeze", problem, operands={"x": x.type})
         places = {a % x.ndim for a in axes}
-    shape = tuple([n for i, n in enumerate(x.shape) if i not in places])
-    out: DistributedArray = reshape(x, shape)
-    return show(x, out, "reshape", shape)
+    return reshape_(x, shape=tuple([n for i, n in enumerate(x.shape) if i not in places]))
 
 
 # ---------------------------------------------------------------- transpose, broadcast
@@ -370,11 +338,19 @@ def _transpose_rule(array_type: ArrayType, *, axes: tuple[int, ...]) -> str:
 def transpose(xp: Any, x: Block, /, axes: Sequence[int] | None = None) -> Block:
     """The array with its axes in another order (None: reversed); a view, split as before.
 
-    >>> gdt.transpose(gdt.ones((2, 3))).shape
-    (3, 2)
+    >>> x = gdt.zeros((2, 3))
+    >>> gdt.transpose(x)[2] = 1
+    >>> x.tolist()
+    [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
     """
     mesh_ndim = x.ndim - len(axes)  # type: ignore[arg-type]
     return x.transpose(*range(mesh_ndim), *(a + x.ndim for a in axes))  # type: ignore[union-attr]
+
+
+@transpose.specialize
+def _(body: Callable[..., Block], x: Block, /, axes: tuple[int, ...]) -> Callable[[Block], Block]:
+    mesh_axes = range(x.ndim - len(axes))
+    return methodcaller("transpose", (*mesh_axes, *(a + x.ndim for a in axes)))
 
 
 def _transpose_vjp(g: Any, out: Any, x: Any, *, axes: Sequence[int] | None = None) -> Any:
@@ -386,25 +362,13 @@ def _transpose_vjp(g: Any, out: Any, x: Any, *, axes: Sequence[int] | None = Non
 transpose.vjp(_transpose_vjp)
 
 
-@public
-def transpose_(x: Any, /, axes: Sequence[int] | None = None) -> DistributedArray:
-    """The array with its axes in another order (None: reversed); a view, split as before.
-
-    >>> x = gdt.zeros((2, 3))
-    >>> gdt.transpose(x)[2] = 1
-    >>> x.tolist()
-    [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
-    """
-    out: DistributedArray = transpose(x) if axes is None else transpose(x, axes)
-    if type(x) is not DistributedArray:
-        return out
-    order = None if axes is None else tuple([int(a) % out.ndim for a in axes])
-    return shown(x, out, (("transpose", order),))
+def _transposition(
+    x: ArrayType, out: ArrayType, *, axes: Sequence[int] | None = None
+) -> tuple[str, tuple[int, ...] | None]:
+    return "transpose", None if axes is None else tuple([int(a) % x.ndim for a in axes])
 
 
-def permuted(x: DistributedArray, axes: tuple[int, ...]) -> DistributedArray:
-    """`transpose_` of axes that have been checked."""
-    return shown(x, transpose(x, axes), (("transpose", axes),))
+transpose_ = public(transpose.shows(_transposition))
 
 
 def _put_transposed(x: DistributedArray, axes: Any, value: Any) -> DistributedArray:
@@ -441,7 +405,10 @@ def _broadcast_rule(array_type: ArrayType, *, shape: tuple[int, ...]) -> RuleSpe
 
 @op(_broadcast_rule, linear="x", prepare=_prepare_broadcast, view="x")
 def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGINE) -> Block:
-    """The array repeated along new axes and axes of length 1 until it has `shape`; takes no memory.
+    """The array repeated along new axes and axes of length 1 until it has `shape`; a read-only
+    view, which takes no memory.
+
+    Raises ShapeError where the shape does not broadcast.
 
     >>> gdt.broadcast_to(gdt.arange(2), (2, 2)).tolist()
     [[0, 1], [0, 1]]
@@ -449,13 +416,26 @@ def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_
     new_axes = len(block_shape) - x.ndim
     mesh_ndim = len(block_shape) - len(shape)  # type: ignore[arg-type]
     x = x.reshape(x.shape[:mesh_ndim] + (1,) * new_axes + x.shape[mesh_ndim:])
-    if isinstance(x, np.ndarray) and x.flags.c_contiguous and x.size:
-        # What numpy.broadcast_to does, in a tenth of its time.
-        strides = [0 if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)]
-        repeated = np.ndarray(block_shape, x.dtype, x, 0, strides)
+    return xp.broadcast_to(x, block_shape)
+
+
+@broadcast_to.specialize
+def _(
+    body: Callable[..., Block], x: Block, /, shape: tuple[int, ...], block_shape: tuple[int, ...]
+) -> Callable[[Block], Block] | None:
+    mesh_ndim = len(block_shape) - len(shape)
+    new_axes = (1,) * (len(block_shape) - x.ndim)
+    aligned = np.empty(x.shape[:mesh_ndim] + new_axes + x.shape[mesh_ndim:], x.dtype)
+    strides = [0 if n == 1 else s for n, s in zip(aligned.shape, aligned.strides, strict=True)]
+
+    def repeat(x: Block) -> Block:
+        if not x.flags.c_contiguous:
+            return body(x)
+        repeated = np.ndarray(block_shape, x.dtype, x, 0, strides)  # faster than broadcast_to
         repeated.flags.writeable = False
         return repeated
-    return xp.broadcast_to(x, block_shape)
+
+    return repeat if x.size else None
 
 
 def _broadcast_vjp(g: Any, out: Any, x: Any, *, shape: Shape) -> Any:
@@ -465,18 +445,5 @@ def _broadcast_vjp(g: Any, out: Any, x: Any, *, shape: Shape) -> Any:
 broadcast_to.vjp(_broadcast_vjp)
 
 
-@public
-def broadcast_to_(x: Any, /, shape: Shape) -> DistributedArray:
-    """The array repeated along new axes and axes of length 1 until it has `shape`; a read-only
-    view, which takes no memory.
-
-    Raises ShapeError where the shape does not broadcast.
-
-    >>> gdt.broadcast_to(gdt.arange(2), (2, 2)).tolist()
-    [[0, 1], [0, 1]]
-    """
-    out: DistributedArray = broadcast_to(x, shape)
-    return show(x, out, "broadcast_to", out.shape)
-
-
+broadcast_to_ = public(broadcast_to.shows(lambda x, out, *, shape: ("broadcast_to", out.shape)))
 view_step("broadcast_to", broadcast_to, None, np.broadcast_to)

@@ -134,7 +134,7 @@ class BasicIndex:
     """An index of an array of one type: axes are cut to intervals, one after the other; then axes
     of length 1 come and go. One entry for every axis, and a None for every new axis.
 
-    whole: the type before axes come and go. out: the type of the result. way: the step to it.
+    whole: the type before axes come and go. out: the type of the result.
     """
 
     def __init__(self, array_type: ArrayType, entries: tuple[Interval | None, ...]) -> None:
@@ -154,7 +154,6 @@ class BasicIndex:
             array_type = resized(array_type, dim, count, split_axes if axes is None else axes)
         self.whole, self.out = array_type, _with_axes(array_type, entries)
         self.is_whole = not self.steps and self.out is array_type
-        self.way = (("getitem", entries),)  # from a base to the view, see `gdt.array.views`
 
     def __repr__(self) -> str:
         """The entries, which processes compare."""
@@ -253,3 +252,4 @@ def _vjp(g: Any, out: Any, x: Any, *, how: BasicIndex) -> DistributedArray:
 
 
 _cut.vjp(_vjp)
+_view = _cut.shows(lambda x, out, *, how: ("getitem", how.entries)).__call__

@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
-from gdt.array.views import show, view_step
+from gdt.array.views import shown, view_step
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.functions.differences import along
 from gdt.ops.indexing import getitem
@@ -32,10 +32,10 @@ def sliding_window_view(
     >>> gdt.lib.stride_tricks.sliding_window_view(gdt.arange(4), 3).tolist()
     [[0, 1, 2], [1, 2, 3]]
     """
-    (array,) = as_operands("sliding_window_view", x=x)
-    out = _windows(array, window_shape, axis)
+    (x,) = as_operands("sliding_window_view", x=x)
+    out = _windows(x, window_shape, axis)
     windows = [n if isinstance(n, int) or n is None else tuple(n) for n in (window_shape, axis)]
-    return show(x, out, "sliding_window_view", tuple(windows))
+    return out if out is x else shown(x, out, (("sliding_window_view", tuple(windows)),))
 
 
 def _windows(
