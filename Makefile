@@ -32,7 +32,7 @@ test: $(VENV)/test.stamp $(VENV)/nvrtc-13.0
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --benchmark-disable
-	$(BIN)/python tests/check_wheel.py
+	$(BIN)/python -m tests.check_wheel
 endif
 
 # A hang in an exhaustive test ends after half an hour.
@@ -52,12 +52,12 @@ full-kernels:
 full-cupy: $(VENV)-cupy13/test-cupy13.stamp
 	$(call EXHAUSTIVE,$(VENV)) -n $(JOBS) -m cupy_full
 	$(call EXHAUSTIVE,$(VENV)-cupy13) -n $(JOBS) -m "cupy_full or not gpu" \
-		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
+		tests/test_strict.py tests/backend/test_cupy_contract.py tests/programs/test_cuda_graph.py
 
 # Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit;
 # a GPT of 1,000 steps under every scheme, and the networks of all 60,000 digits.
 full-networks:
-	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/test_choice.py tests/test_examples.py
+	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/sharding/test_choice.py tests/test_examples.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
 full-memory:
@@ -70,7 +70,7 @@ full-processes:
 # Layers on 2,000 random sizes, in random layouts, against PyTorch's: results and gradients.
 CASES ?= 2000
 full-torch: $(VENV)-torch/test-torch.stamp
-	OPENBLAS_NUM_THREADS=1 $(VENV)-torch/bin/python -m tests.torch_layers --cases $(CASES)
+	OPENBLAS_NUM_THREADS=1 $(VENV)-torch/bin/python -m tests.nn.torch_layers --cases $(CASES)
 
 # A checkout of data-apis/array-api-tests (SUITE=path), on split arrays, on two meshes in both storage modes.
 EXAMPLES ?= 100
@@ -81,14 +81,14 @@ full-conformance: $(VENV)-conformance/conformance.stamp
 CALLS ?= 50000
 full-fuzz:
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --calls $(CALLS)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.view_chains --chains $(CALLS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.array.view_chains --chains $(CALLS)
 
 # Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs;
 # and trainings that are killed 50 times, and end with the bits of one that is not.
 SECONDS ?= 120
 full-soak:
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.processes.soak --seconds $(SECONDS)
-	GDT_KILLS=50 $(call EXHAUSTIVE,$(VENV)) tests/test_fit.py -k killed
+	GDT_KILLS=50 $(call EXHAUSTIVE,$(VENV)) tests/training/test_fit.py -k killed
 
 # On a machine with an NVIDIA GPU. GPU=cuda12 or GPU=cuda13 says what to install; by itself it is what
 # the driver can run.

@@ -1,6 +1,6 @@
 """Build the wheel, install it in a clean environment, and run tests/wheel_step.py there.
 
-Usage: python tests/check_wheel.py
+Usage: python -m tests.check_wheel
 
 No package index is asked: the clean environment has links to what the wheel requires (and to
 nothing else), as it is installed here.

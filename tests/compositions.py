@@ -1,7 +1,7 @@
 """Samples of functions of ops: NumPy's names that need no rule of their own.
 
-Their ops are tested in every layout by `tests/test_ops.py`, so a few rich samples each, in few
-layouts, are enough: see `tests/test_compositions.py`.
+Their ops are tested in every layout by `tests/ops/test_ops.py`, so a few rich samples each, in few
+layouts, are enough: see `tests/functions/test_compositions.py`.
 """
 
 from __future__ import annotations

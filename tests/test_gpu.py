@@ -41,10 +41,10 @@ from .kernels.test_cuda_graph import check_training
 from .needs import need_compiler
 from .processes.launch import command, ended, start
 from .processes.test_processes import COUNTS, STEPS, training_data
+from .programs.test_function import OPTIMIZERS
 from .samples import SAMPLES
 from .strict import engine
-from .test_function import OPTIMIZERS
-from .test_training_equivalence import SCHEMES, TRAININGS, losses
+from .training.test_training_equivalence import SCHEMES, TRAININGS, losses
 
 engine.register()
 twin.register()

@@ -28,8 +28,8 @@ whole operands. `strategy.choose` compares the combinations over all mesh axes a
 strategy of the lowest price: the bytes that its moves send, and what its partial results will take.
 An op is never split along a mesh axis along which no operand is split.
 Every operand holds a factor with the same ordered mesh axes, so a contraction never pairs shards
-of different order. `tests/test_rules.py` compares every op's rule with brute force over all
-placements of its operands and outputs.
+of different order. `tests/sharding/test_rules.py` compares every op's rule with brute force over
+all placements of its operands and outputs.
 
 **Routes.** `routes.route` finds the transitions that bring an operand to the layout that its
 strategy asks for, with the fewest bytes; `gdt.comm.relayout` carries them out.

@@ -15,7 +15,7 @@ from gdt.engine.launcher import Launcher
 from gdt.optim.update_kernels import _scalars, _table
 from gdt.state.trees import leaves
 from tests.needs import need_compiler
-from tests.test_function import OPTIMIZERS, training
+from tests.programs.test_function import OPTIMIZERS, training
 
 from . import strict_kernels
 from .strict_kernels import using_nccl

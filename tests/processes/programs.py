@@ -51,7 +51,7 @@ SCHEMES = {
 
 
 def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
-    """Compare samples of every op with the whole array, as in `tests/test_ops.py`; return their
+    """Compare samples of every op with the whole array, as in `tests/ops/test_ops.py`; return their
     names."""
     meshes = [
         gdt.create_mesh([("a", 4)]),

@@ -16,17 +16,21 @@ from ..compositions import COMPOSED, CREATIONS
 
 SAMPLES: dict[str, list[Sample]] = {}
 ELSEWHERE: dict[str, str] = {
-    **dict.fromkeys((*COMPOSED, *CREATIONS), "tests/test_compositions.py"),
+    **dict.fromkeys((*COMPOSED, *CREATIONS), "tests/functions/test_compositions.py"),
     "lib.stride_tricks.sliding_window_view": "tests/test_clients.py",
     **dict.fromkeys(("asarray_chkfinite", "einsum_path"), "tests/test_fuzz.py"),
-    **dict.fromkeys(("count_edges", "convolve_rows"), "tests/test_compositions.py"),
+    **dict.fromkeys(("count_edges", "convolve_rows"), "tests/functions/test_compositions.py"),
     **dict.fromkeys(
         ("frombuffer", "fromfile", "fromiter", "fromstring", "genfromtxt", "load", "loadtxt"),
-        "tests/test_files.py",
+        "tests/functions/test_files.py",
     ),
-    **dict.fromkeys(("save", "savetxt", "savez", "savez_compressed"), "tests/test_files.py"),
-    "copy": "tests/test_array.py",
-    **dict.fromkeys(("apply_along_axis", "apply_over_axes"), "tests/test_compositions.py"),
+    **dict.fromkeys(
+        ("save", "savetxt", "savez", "savez_compressed"), "tests/functions/test_files.py"
+    ),
+    "copy": "tests/array/test_array.py",
+    **dict.fromkeys(
+        ("apply_along_axis", "apply_over_axes"), "tests/functions/test_compositions.py"
+    ),
 }
 
 for _library in ("gdt.nn.functions", "gdt.optim"):  # which declare ops when they are loaded

@@ -42,7 +42,7 @@ def attention(
     return weights @ v  # type: ignore[no-any-return]
 
 
-# Gradients are in tests/test_attention.py: they have no gradients of their own.
+# Gradients are in tests/nn/test_attention.py: they have no gradients of their own.
 SAMPLES: dict[str, list[Sample]] = {
     "attention": [
         Sample((*normal((2, 2, 7, 4)), normal((2, 7, 3))), {"causal": True}, attention, grad=False),
@@ -55,5 +55,5 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
 }
 ELSEWHERE = dict.fromkeys(
-    ["attention_of_tiles", "attention_gradient", "merge_attention"], "tests/test_attention.py"
+    ["attention_of_tiles", "attention_gradient", "merge_attention"], "tests/nn/test_attention.py"
 )

@@ -110,7 +110,7 @@ def distinct(*shape: int) -> np.ndarray:
     return rng.permutation(math.prod(shape)).reshape(shape).astype(float)
 
 
-# Few and small: images of two spatial axes are in tests/test_convolution.py, in chosen layouts.
+# Few and small: images of two spatial axes are in tests/nn/test_convolution.py, in chosen layouts.
 SAMPLES: dict[str, list[Sample]] = {
     "convolution": [
         Sample(

@@ -1,4 +1,4 @@
-"""Samples of tril and triu; what makes arrays from nothing is tested in tests/test_creation.py."""
+"""Samples of tril and triu; tests/ops/test_creation.py tests what makes arrays from nothing."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ SAMPLES: dict[str, list[Sample]] = {
 
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(
-        ("from_dlpack", "may_share_memory", "require", "shares_memory"), "tests/test_interchange.py"
+        ("from_dlpack", "may_share_memory", "require", "shares_memory"),
+        "tests/array/test_interchange.py",
     ),
-    "array2string": "tests/test_numpy_arguments.py",
-    "store": "tests/test_datasets.py",
+    "array2string": "tests/functions/test_numpy_arguments.py",
+    "store": "tests/ops/test_datasets.py",
     **dict.fromkeys(
         (
             "arange",
@@ -58,16 +59,19 @@ ELSEWHERE: dict[str, str] = {
             "full_like",
             "identity",
         ),
-        "tests/test_creation.py",
+        "tests/ops/test_creation.py",
     ),
     **dict.fromkeys(
-        ("linspace", "ones", "ones_like", "tri", "zeros", "zeros_like"), "tests/test_creation.py"
+        ("linspace", "ones", "ones_like", "tri", "zeros", "zeros_like"),
+        "tests/ops/test_creation.py",
     ),
     **dict.fromkeys(
         ("call_with_layout", "check_layout", "copy_to_mesh", "fetch_layout", "is_distributed"),
-        "tests/test_placement.py",
+        "tests/functions/test_placement.py",
     ),
-    **dict.fromkeys(("map_shards", "pack", "synchronize", "unpack"), "tests/test_placement.py"),
+    **dict.fromkeys(
+        ("map_shards", "pack", "synchronize", "unpack"), "tests/functions/test_placement.py"
+    ),
     **dict.fromkeys(
         ("can_cast", "common_type", "finfo", "iinfo", "iscomplexobj", "isdtype", "isrealobj"),
         "tests/test_namespace.py",
@@ -76,6 +80,6 @@ ELSEWHERE: dict[str, str] = {
         ("isscalar", "issubdtype", "min_scalar_type", "promote_types", "result_type"),
         "tests/test_namespace.py",
     ),
-    "array_repr": "tests/test_printing.py",
-    "array_str": "tests/test_printing.py",
+    "array_repr": "tests/functions/test_printing.py",
+    "array_str": "tests/functions/test_printing.py",
 }

@@ -1,4 +1,4 @@
-"""Fourier transforms, compared with `numpy.fft`; their gradients are in `tests/test_fft.py`."""
+"""Fourier transforms, compared with `numpy.fft`; their gradients are in `tests/fft/test_fft.py`."""
 
 from __future__ import annotations
 
@@ -126,6 +126,6 @@ SAMPLES: dict[str, list[Sample]] = {
 
 # These differ from others by a norm, a conjugation, or the axes that they take by default.
 ELSEWHERE = {
-    f"fft.{name}": "tests/test_fft.py"
+    f"fft.{name}": "tests/fft/test_fft.py"
     for name in ("fft2", "ifft2", "rfft2", "irfft2", "ifftn", "ihfft")
 }

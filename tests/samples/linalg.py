@@ -1,5 +1,5 @@
 """Linear algebra, compared with `numpy.linalg`; large split matrices, and gradients of matrices
-that stay Hermitian, are in `tests/test_linalg.py`."""
+that stay Hermitian, are in `tests/linalg/test_linalg.py`."""
 
 from __future__ import annotations
 
@@ -157,5 +157,5 @@ ELSEWHERE = dict.fromkeys(
             "vecdot",
         )
     ],
-    "tests/test_linalg.py",
+    "tests/linalg/test_linalg.py",
 )  # fmt: skip

@@ -125,4 +125,7 @@ SAMPLES = {
     ],
 }
 
-ELSEWHERE = {"relayout": "tests/test_relayout.py", "relayout_like": "tests/test_relayout.py"}
+ELSEWHERE = {
+    "relayout": "tests/comm/test_relayout.py",
+    "relayout_like": "tests/comm/test_relayout.py",
+}

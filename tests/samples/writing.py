@@ -63,5 +63,5 @@ SAMPLES: dict[str, list[Sample]] = {
 
 ELSEWHERE = dict.fromkeys(
     ("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"),
-    "tests/test_writing.py",
+    "tests/ops/test_writing.py",
 )
