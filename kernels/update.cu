@@ -90,15 +90,15 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 }
 
 // m = beta1 m + gradient;  v = beta2 v + gradient^2;
-// keep parameter - rate m / (sqrt(v) + epsilon), with keep taken as 1 unless `decay`.
+// keep parameter - rate m / (sqrt(v) + epsilon), with keep below 1 where weights decay.
 // Bias corrections are in rate and epsilon. scalars: beta1, beta2, keep, rate, epsilon
 template <typename T>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    adam(const unsigned long long* __restrict__ table, int tensors, const T* __restrict__ scalars,
-         int decay) {
+    adam(const unsigned long long* __restrict__ table, int tensors,
+         const T* __restrict__ scalars) {
   const Piece<T> p = find_piece<T>(table, tensors);
-  const T beta1 = scalars[0], beta2 = scalars[1], keep = decay ? scalars[2] : T(1),
-          rate = scalars[3], epsilon = scalars[4];
+  const T beta1 = scalars[0], beta2 = scalars[1], keep = scalars[2], rate = scalars[3],
+          epsilon = scalars[4];
   visit(p.parameter, p.size, threadIdx.x, THREADS, p.packs, [&](int i, auto x) {
     const auto g = load(p.gradient, i, x);
     auto m = load(p.moment, i, x), v = load(p.second, i, x);

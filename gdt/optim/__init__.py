@@ -12,14 +12,12 @@ from gdt.optim.groups import ParameterGroups
 from gdt.optim.loss_scaling import LossScaling
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.scaled import Adagrad, Lion, RMSprop
-from gdt.optim.schedules import (
-    Schedule,
-    cosine_decay,
-    exponential_decay,
-    linear_decay,
-    piecewise_constant,
-    with_warmup,
-)
+from gdt.optim.schedules import CosineDecay as cosine_decay
+from gdt.optim.schedules import ExponentialDecay as exponential_decay
+from gdt.optim.schedules import LinearDecay as linear_decay
+from gdt.optim.schedules import PiecewiseConstant as piecewise_constant
+from gdt.optim.schedules import Schedule
+from gdt.optim.schedules import Warmup as with_warmup
 from gdt.optim.sgd import SGD
 
 __all__ = [

@@ -17,10 +17,10 @@ from gdt.cuda import launches
 from gdt.engine.updates import update_op
 from gdt.optim.noted_steps import Owner
 from gdt.optim.optimizer import Optimizer
-from gdt.optim.runs import Block, runs, write_squares
+from gdt.optim.runs import Block, in_runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
-from gdt.optim.update_loops import adam_loop
+from gdt.optim.update_loops import adam_loop, in_place
 
 Scalar = Any
 
@@ -39,31 +39,21 @@ def adam_step(
     epsilon: Scalar,
     /,
     *,
-    decay: bool = False,
     out: Any,
 ) -> tuple[Block, Block, Block]:
-    """Return p - rate * m / (sqrt(v) + epsilon), m and v, after m = beta1 * m + g and v = beta2 * v
-    + |g|^2.
+    """Return keep * p - rate * m / (sqrt(v) + epsilon), m and v, after m = beta1 * m + g and v =
+    beta2 * v + |g|^2. keep: 1 without weight decay, and then the product is exact."""
 
-    decay: whether p is multiplied by `keep` first.
-    """
-    for change, p_, m_, v_, g_, p_new, m_new, v_new in runs(xp, p, m, v, g, *out):
-        xp.multiply(m_, beta1, out=m_new)
-        xp.add(m_new, g_, out=m_new)
-        write_squares(xp, g_, change)
-        xp.multiply(v_, beta2, out=v_new)
-        xp.add(v_new, change, out=v_new)
-        xp.sqrt(v_new, out=change)
-        xp.add(change, epsilon, out=change)
-        xp.divide(m_new, change, out=change)
-        xp.multiply(change, rate, out=change)
-        decayed = xp.multiply(p_, keep, out=p_new) if decay else p_
-        xp.subtract(decayed, change, out=p_new)
-    return tuple(out)
+    def formula(p: Block, m: Block, v: Block, g: Block) -> tuple[Block, ...]:
+        m = m * beta1 + g
+        v = v * beta2 + g * (g if g.dtype.kind == "f" else g.conj())
+        return p * keep - m / (xp.sqrt(v) + epsilon) * rate, m, v
+
+    return in_runs(xp, formula, (p, m, v, g), out)  # type: ignore[no-any-return]
 
 
 declare(adam_step, launches.adam)
-adam_step.specialize(adam_loop)
+adam_step.specialize(in_place(adam_loop))
 
 
 @checked_class("scalars", "step", eager=True)
@@ -120,7 +110,7 @@ class Adam(Optimizer):
         gradients: Sequence[DistributedArray],
     ) -> None:
         """Update every parameter and its moments."""
-        adam_step.multi_tensor(owners, gradients, *scalars, decay=self.weight_decay > 0)
+        adam_step.multi_tensor(owners, gradients, *scalars)
 
 
 @checked_class(eager=True)

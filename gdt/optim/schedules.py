@@ -1,7 +1,7 @@
 """Schedules: functions from the number of earlier updates to the learning rate.
 
 Each is an object with a `__call__`, and not a function inside a function, so that it can be copied,
-pickled and printed with its optimizer.
+pickled and printed with its optimizer. `gdt.optim` calls them `exponential_decay` and so on.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
-from gdt.arguments import checked, checked_class
+from gdt.arguments import checked_class
 from gdt.errors import ArgumentError, error
 
 Schedule = Callable[[int], float]
@@ -21,12 +20,19 @@ Schedule = Callable[[int], float]
 @checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class ExponentialDecay:
-    """The schedule of `exponential_decay`."""
+    """The schedule `initial * decay_rate ** (step / decay_steps)`.
+
+    staircase: whether the exponent is rounded down to an integer. Raises ArgumentError for fewer
+    than one decay step.
+
+    >>> gdt.optim.exponential_decay(0.1, decay_steps=10, decay_rate=0.5)(20)
+    0.025
+    """
 
     initial: float
     decay_steps: int
     decay_rate: float
-    staircase: bool = False
+    staircase: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_steps(type(self).__name__, self.decay_steps)
@@ -36,25 +42,10 @@ class ExponentialDecay:
         return float(self.initial * self.decay_rate**power)
 
 
-@partial(checked, eager=True)
-def exponential_decay(
-    initial: float, decay_steps: int, decay_rate: float, *, staircase: bool = False
-) -> Schedule:
-    """Return the schedule `initial * decay_rate ** (step / decay_steps)`.
-
-    staircase: whether the exponent is rounded down to an integer. Raises ArgumentError for fewer
-    than one decay step.
-
-    >>> gdt.optim.exponential_decay(0.1, decay_steps=10, decay_rate=0.5)(20)
-    0.025
-    """
-    return ExponentialDecay(initial, decay_steps, decay_rate, staircase)
-
-
 @checked_class("__call__", eager=True)
 @dataclass(frozen=True)
-class CosineDecay:
-    """The schedule of `cosine_decay`."""
+class _Decay:
+    """The base of schedules from `initial` down to `final` over `decay_steps`."""
 
     initial: float
     decay_steps: int
@@ -63,14 +54,9 @@ class CosineDecay:
     def __post_init__(self) -> None:
         _check_steps(type(self).__name__, self.decay_steps)
 
-    def __call__(self, step: int) -> float:
-        done = min(step / self.decay_steps, 1.0)
-        return self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2
 
-
-@partial(checked, eager=True)
-def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedule:
-    """Return the schedule of half a cosine from `initial` down to `final` over `decay_steps`.
+class CosineDecay(_Decay):
+    """The schedule of half a cosine from `initial` down to `final` over `decay_steps`.
 
     After that it is `final`. Source: Loshchilov and Hutter 2017, "SGDR", eq. 5. Raises
     ArgumentError for fewer than one decay step.
@@ -78,45 +64,40 @@ def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
     >>> gdt.optim.cosine_decay(1.0, decay_steps=100)(50)
     0.5
     """
-    return CosineDecay(initial, decay_steps, final)
-
-
-@checked_class("__call__", eager=True)
-@dataclass(frozen=True)
-class LinearDecay:
-    """The schedule of `linear_decay`."""
-
-    initial: float
-    decay_steps: int
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_steps(type(self).__name__, self.decay_steps)
 
     def __call__(self, step: int) -> float:
         done = min(step / self.decay_steps, 1.0)
-        return self.initial + (self.final - self.initial) * done
+        return self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2
 
 
-@partial(checked, eager=True)
-def linear_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedule:
-    """Return the schedule of a straight line from `initial` to `final` over `decay_steps`.
+class LinearDecay(_Decay):
+    """The schedule of a straight line from `initial` to `final` over `decay_steps`.
 
     After that it is `final`. Raises ArgumentError for fewer than one decay step.
 
     >>> gdt.optim.linear_decay(1.0, decay_steps=100)(25)
     0.75
     """
-    return LinearDecay(initial, decay_steps, final)
+
+    def __call__(self, step: int) -> float:
+        done = min(step / self.decay_steps, 1.0)
+        return self.initial + (self.final - self.initial) * done
 
 
 @checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class PiecewiseConstant:
-    """The schedule of `piecewise_constant`."""
+    """The schedule that is values[0] before step boundaries[0], values[1] before boundaries[1], and
+    so on.
 
-    boundaries: tuple[int, ...]
-    values: tuple[float, ...]
+    Raises ArgumentError unless the boundaries ascend and there is one value more.
+
+    >>> [gdt.optim.piecewise_constant([2], [0.1, 0.01])(step) for step in range(4)]
+    [0.1, 0.1, 0.01, 0.01]
+    """
+
+    boundaries: Sequence[int]
+    values: Sequence[float]
 
     def __post_init__(self) -> None:
         count, steps = len(self.values), list(self.boundaries)
@@ -127,28 +108,24 @@ class PiecewiseConstant:
                 f"{len(steps)} boundaries {steps} and {count} values",
                 remedy="Give ascending boundaries, and one value more than boundaries.",
             )
+        object.__setattr__(self, "boundaries", tuple(steps))  # of a frozen dataclass
+        object.__setattr__(self, "values", tuple(self.values))
 
     def __call__(self, step: int) -> float:
         return self.values[bisect_right(self.boundaries, step)]
 
 
-@partial(checked, eager=True)
-def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
-    """Return the schedule that is values[0] before step boundaries[0], values[1] before
-    boundaries[1], and so on.
-
-    Raises ArgumentError unless the boundaries ascend and there is one value more.
-
-    >>> [gdt.optim.piecewise_constant([2], [0.1, 0.01])(step) for step in range(4)]
-    [0.1, 0.1, 0.01, 0.01]
-    """
-    return PiecewiseConstant(tuple(boundaries), tuple(values))
-
-
 @checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class Warmup:
-    """The schedule of `with_warmup`."""
+    """The schedule that rises linearly to `rate` over the first `warmup_steps`.
+
+    rate: a float, or a schedule that is followed after the rise, from its own step 0. Raises
+    ArgumentError for fewer than one step.
+
+    >>> [gdt.optim.with_warmup(0.4, 4)(step) for step in range(5)]
+    [0.1, 0.2, 0.30000000000000004, 0.4, 0.4]
+    """
 
     rate: float | Schedule
     warmup_steps: int
@@ -160,19 +137,6 @@ class Warmup:
         later = max(step - self.warmup_steps, 0)
         target = self.rate(later) if callable(self.rate) else self.rate
         return target * min((step + 1) / self.warmup_steps, 1.0)
-
-
-@partial(checked, eager=True)
-def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
-    """Return the schedule that rises linearly to `rate` over the first `warmup_steps`.
-
-    rate: a float, or a schedule that is followed after the rise, from its own step 0. Raises
-    ArgumentError for fewer than one step.
-
-    >>> [gdt.optim.with_warmup(0.4, 4)(step) for step in range(5)]
-    [0.1, 0.2, 0.30000000000000004, 0.4, 0.4]
-    """
-    return Warmup(rate, warmup_steps)
 
 
 def _check_steps(name: str, steps: int) -> None:

@@ -11,10 +11,10 @@ from gdt.cuda import launches
 from gdt.engine.updates import update_op
 from gdt.optim.noted_steps import Owner
 from gdt.optim.optimizer import Optimizer
-from gdt.optim.runs import SMALL, Block, runs
+from gdt.optim.runs import SMALL, Block, in_runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
-from gdt.optim.update_loops import momentum_loop
+from gdt.optim.update_loops import in_place, momentum_loop, nesterov_loop
 from gdt.state.trees import Tree
 
 Scalar = Any
@@ -27,10 +27,7 @@ def sgd_step(
     """Return p - rate * g."""
     if scratch is not None or p.size < SMALL:
         return xp.subtract(p, xp.multiply(g, rate, out=scratch), out=out[0])
-    for change, p_, g_, new in runs(xp, p, g, out[0]):
-        xp.multiply(g_, rate, out=change)
-        xp.subtract(p_, change, out=new)
-    return out[0]
+    return in_runs(xp, lambda p, g: (p - g * rate,), (p, g), out)
 
 
 @update_op("..., ..., ..., ..., ... -> ..., ...", donate="p, v")
@@ -48,22 +45,18 @@ def momentum_step(
 ) -> tuple[Block, Block]:
     """Return p + v, or p + momentum * v - rate * g with `nesterov`, and v, after v = momentum * v -
     rate * g."""
-    for change, p_, v_, g_, p_new, v_new in runs(xp, p, v, g, *out):
-        xp.multiply(g_, -rate, out=change)
-        xp.multiply(v_, momentum, out=v_new)
-        xp.add(v_new, change, out=v_new)
-        if nesterov:
-            xp.add(p_, change, out=p_new)
-            xp.multiply(v_new, momentum, out=change)
-            xp.add(p_new, change, out=p_new)
-        else:
-            xp.add(p_, v_new, out=p_new)
-    return tuple(out)
+
+    def formula(p: Block, v: Block, g: Block) -> tuple[Block, ...]:
+        change = g * -rate
+        v = v * momentum + change
+        return (p + change) + v * momentum if nesterov else p + v, v
+
+    return in_runs(xp, formula, (p, v, g), out)  # type: ignore[no-any-return]
 
 
 declare(sgd_step, launches.sgd)
 declare(momentum_step, launches.momentum)
-momentum_step.specialize(momentum_loop)
+momentum_step.specialize(in_place(momentum_loop, nesterov_loop))
 
 
 @checked_class("scalars", "step", eager=True)

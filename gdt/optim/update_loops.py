@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ Body = Callable[..., Any]
 
 
 @loop("output, output, input, float, float")
-def _momentum(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
+def momentum_loop(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
     step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
     for i in range(p.size):
         v[i] = v[i] * factor + g[i] * step
@@ -26,7 +26,7 @@ def _momentum(p: Block, v: Block, g: Block, rate: float, momentum: float) -> Non
 
 
 @loop("output, output, input, float, float")
-def _nesterov(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
+def nesterov_loop(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
     step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
     for i in range(p.size):
         change = g[i] * step
@@ -35,27 +35,7 @@ def _nesterov(p: Block, v: Block, g: Block, rate: float, momentum: float) -> Non
 
 
 @loop("output, output, output, input, float, float, float, float, float")
-def _adam(
-    p: Block,
-    m: Block,
-    v: Block,
-    g: Block,
-    beta1: float,
-    beta2: float,
-    keep: float,
-    rate: float,
-    epsilon: float,
-) -> None:
-    element = p.dtype.type
-    b1, b2, step, small = element(beta1), element(beta2), element(rate), element(epsilon)
-    for i in range(p.size):
-        m[i] = m[i] * b1 + g[i]
-        v[i] = v[i] * b2 + g[i] * g[i]
-        p[i] -= m[i] / (np.sqrt(v[i]) + small) * step
-
-
-@loop("output, output, output, input, float, float, float, float, float")
-def _adam_with_decay(
+def adam_loop(
     p: Block,
     m: Block,
     v: Block,
@@ -75,46 +55,34 @@ def _adam_with_decay(
         p[i] = p[i] * factor - m[i] / (np.sqrt(v[i]) + small) * step
 
 
-def momentum_loop(
-    body: Body, p: Block, v: Block, g: Block, *scalars: Any, nesterov: bool = False
-) -> Body | None:
-    """Return the loop of `momentum_step`, or None."""
-    return _loop_of(
-        "momentum_step", _nesterov if nesterov else _momentum, body, (p, v), g, *scalars
-    )
+def in_place(update: Loop, flagged: Loop | None = None) -> Callable[..., Any]:
+    """Return the function that chooses what runs in the place of an update op's body (see
+    `gdt.engine.specialization`): a loop; None where operands differ in shape or dtype, and
+    where no loop has their dtype.
 
+    flagged: the loop of a call in which a static is true."""
 
-def adam_loop(
-    body: Body, p: Block, m: Block, v: Block, g: Block, *scalars: Any, decay: bool = False
-) -> Body | None:
-    """Return the loop of `adam_step`, or None."""
-    return _loop_of("adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g, *scalars)
+    def choose(body: Body, *operands: Any, **flags: bool) -> Body | None:
+        count = len([x for x in operands if isinstance(x, np.ndarray)]) - 1  # without the gradient
+        *donated, g = operands[: count + 1]
+        if not are_arrays(g) or not are_floats(*operands[count + 1 :]):
+            return None
+        if any(x.shape != g.shape or x.dtype != g.dtype for x in donated):
+            return None
+        run = (flagged if flagged and any(flags.values()) else update)[g.dtype.char]
+        if run is None:
+            return None
 
+        def updated(*operands: Any, out: Any) -> Any:
+            elements = vectors(*out, operands[count])
+            if elements is None:
+                return body(*operands, out=out)
+            for x, new in zip(operands, out, strict=False):
+                if new is not x:
+                    np.copyto(new, x)
+            run(*elements, *operands[count + 1 :])
+            return out
 
-def _loop_of(
-    name: str, update: Loop, body: Body, donated: Sequence[Block], g: Block, *scalars: Any
-) -> Body | None:
-    """Return the function that runs the loop `update` in the place of `body`; None where operands
-    differ in shape or dtype, or no loop has their dtype.
+        return updated
 
-    name: of the op. donated: the operands that the loop updates."""
-    if not are_arrays(*donated, g) or not are_floats(*scalars):
-        return None
-    if any(x.shape != g.shape or x.dtype != g.dtype for x in donated):
-        return None
-    run, count = update[g.dtype.char], len(donated)
-    if run is None:
-        return None
-
-    def updated(*operands: Any, out: Any) -> Any:
-        elements = vectors(*out, operands[count])
-        if elements is None:
-            return body(*operands, out=out)
-        for x, new in zip(operands, out, strict=False):
-            if new is not x:
-                np.copyto(new, x)
-        run(*elements, *operands[count + 1 :])
-        return out
-
-    updated.__name__ = name
-    return updated
+    return choose

@@ -132,7 +132,7 @@ PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batch
 VALUES, ARGUMENTS = (reduce_values, "reduce.cu"), (reduce_arguments, "reduce.cu")
 SIMT, MMA, WGMMA = (simt, "matmul.cu"), (mma, "matmul.cu"), (wgmma, "matmul_hopper.cu")
 SGD, MOMENTUM = update("sgd"), update("momentum", "nesterov")
-ADAM = update("adam", "adam, decay")
+ADAM = update("adam")
 ALL_DRAWS = (
     ("random_bits", draws(("bits", "uint32"), ("bits", "uint64"))),
     ("random_uniform", draws(("uniform", "float32"))),
@@ -237,7 +237,7 @@ MUTATIONS = [
     (MOMENTUM, "update.cu", "momentum", None, "misalignment(arrays[i]) == misalignment(arrays[0])", "true"),
     (ADAM, "update.cu", "adam", None, "return {arrays[0], arrays[1], arrays[2]", "return {arrays[0], arrays[2], arrays[1]"),
     (ADAM, "update.cu", "adam", None, "store(p.new_second + i, v)", "store(p.new_moment + i, v)"),
-    (ADAM, "update.cu", "adam", None, "keep = decay ? scalars[2]", "keep = decay ? scalars[1]"),
+    (ADAM, "update.cu", "adam", None, "keep = scalars[2]", "keep = scalars[1]"),
     (*SIMT, "matmul_simt", None, "next_w);\n    __syncthreads();", "next_w);\n"),
     (*SIMT, "matmul_simt", None, "feed_w.load(end - first));\n  __syncthreads();", "feed_w.load(end - first));\n"),
     *[

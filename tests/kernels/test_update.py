@@ -40,7 +40,7 @@ STEPS: dict[str, tuple[Any, Any, int, tuple[float, ...]]] = {  # op, launch, ope
     "adam": (adam_step, launches.adam, 4, (0.9, 0.999, 0.97, 0.01, 1e-3)),
 }
 OPTIONS: dict[str, Any] = {
-    "step": ["sgd", "momentum", "nesterov", "adam", "adam, decay"],
+    "step": ["sgd", "momentum", "nesterov", "adam"],
     "dtype": ["float32", "float64"],
     "sizes": list(SIZES),
     "in_place": [False, True],
@@ -77,8 +77,8 @@ def check_update(
     """misaligned: which arrays lie otherwise than the parameter relative to 16 bytes.
     exactly: to the bit, which only the CPU can promise, since it fuses no products and sums."""
     exactly = exactly and not on_gpu.CHOSEN
-    flags = {"nesterov": {"nesterov": True}, "adam, decay": {"decay": True}}.get(step, {})
-    step = {"nesterov": "momentum", "adam, decay": "adam"}.get(step, step)
+    flags = {"nesterov": {"nesterov": True}}.get(step, {})
+    step = {"nesterov": "momentum"}.get(step, step)
     op, launch, operands, scalars = STEPS[step]
     given = tensors(step, dtype, sizes, misaligned == "operands")
     before = [[a.copy() for a in arrays] for arrays in given]
@@ -125,7 +125,7 @@ def test_update_in_full() -> None:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_under_sanitizers(sanitizer: str) -> None:
-    for step in ("sgd", "nesterov", "adam, decay"):
+    for step in ("sgd", "nesterov", "adam"):
         for misaligned, in_place in (("operands", False), ("results", False), ("nothing", True)):
             execute = Execute(sanitizer=sanitizer)
             check_update(step, "float32", "odd", in_place, misaligned, execute)

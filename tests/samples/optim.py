@@ -13,9 +13,9 @@ def arrays(count: int, shape: tuple[int, ...], dtype: str = "float64") -> tuple[
     return tuple(rng.standard_normal(shape).astype(dtype) for _ in range(count))
 
 
-def adam(p, m, v, g, beta1, beta2, keep, rate, epsilon, decay=False):  # type: ignore[no-untyped-def]
+def adam(p, m, v, g, beta1, beta2, keep, rate, epsilon):  # type: ignore[no-untyped-def]
     m, v = beta1 * m + g, beta2 * v + g * g
-    return p * (keep if decay else 1) - rate * m / (np.sqrt(v) + epsilon), m, v
+    return p * keep - rate * m / (np.sqrt(v) + epsilon), m, v
 
 
 def momentum(p, v, g, rate, factor, nesterov=False):  # type: ignore[no-untyped-def]
@@ -23,10 +23,10 @@ def momentum(p, v, g, rate, factor, nesterov=False):  # type: ignore[no-untyped-
     return (p + factor * v - rate * g if nesterov else p + v), v
 
 
-def adam_sample(shape: tuple[int, ...], dtype: str, **static: bool) -> Sample:
+def adam_sample(shape: tuple[int, ...], dtype: str) -> Sample:
     p, m, v, g = arrays(4, shape, dtype)
     scalars = (0.9, 0.999, 0.99, 0.01, 1e-3)
-    return Sample((p, m, np.abs(v), g, *scalars), static, expect=adam, grad=False)
+    return Sample((p, m, np.abs(v), g, *scalars), expect=adam, grad=False)
 
 
 def momentum_sample(shape: tuple[int, ...], dtype: str, **static: bool) -> Sample:
@@ -36,7 +36,7 @@ def momentum_sample(shape: tuple[int, ...], dtype: str, **static: bool) -> Sampl
 SAMPLES = {
     "adam_step": [
         adam_sample((9, 5), "float64"),
-        adam_sample((4, 6), "float32", decay=True),
+        adam_sample((4, 6), "float32"),
         adam_sample((), "float64"),
         adam_sample((0, 3), "float32"),
     ],

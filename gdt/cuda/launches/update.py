@@ -101,10 +101,8 @@ def momentum(
     return _update("momentum", MOMENTUM, tensors, scalars, to_device, nesterov=nesterov)
 
 
-def adam(
-    tensors: Tensors, scalars: Scalars, *, decay: bool = False, to_device: Any = np.asarray
-) -> list[KernelCall]:
+def adam(tensors: Tensors, scalars: Scalars, *, to_device: Any = np.asarray) -> list[KernelCall]:
     """Run `gdt.optim.adam.adam_step` on all tensors (p, m, v, g, new p, new m, new v).
 
     scalars: beta1, beta2, keep, rate, epsilon."""
-    return _update("adam", ADAM, tensors, scalars, to_device, decay=decay)
+    return _update("adam", ADAM, tensors, scalars, to_device)
