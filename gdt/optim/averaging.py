@@ -63,7 +63,8 @@ class MovingAverage(OptimizerWrapper):
             averages[slot.name] = relayout(astype(slot.value, zeros.dtype), zeros.layout)
         owners: list[list[Owner]] = [[(averages, slot.name)] for slot in targets]
         # Each average keeps its layout, to which the parameter is moved.
-        self.take_step(owners, [slot.value for slot in targets], are_alike=True)
+        owners, arrays, scalars = self.begin_step(owners, [slot.value for slot in targets])
+        self.step(scalars, owners, arrays)
 
     def scalars(self, rate: float) -> tuple[float, ...]:
         """Return the factors of the average and of the parameter."""

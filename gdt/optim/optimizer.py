@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from gdt.optim.noted_steps import NoteStep, Owner, Updates, in_one_order
 from gdt.optim.schedules import Schedule
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import INEXACT
 from gdt.sharding.layout import Layout
 from gdt.state import PARAMETERS, Slot, Stateful, reasons, slots, trainable_slots
 from gdt.state.trees import Tree
@@ -87,9 +88,7 @@ class Optimizer(Stateful):
         self.steps = 0
         for arrays in self.state.values():
             arrays.clear()
-        # Processes may have filled dicts in other orders.
-        for slot in sorted(self.targets("init", parameters), key=lambda slot: slot.name):
-            self._begin(slot)
+        self.follow(_in_order(self.targets("init", parameters)))
         return self
 
     def __repr__(self) -> str:
@@ -99,21 +98,14 @@ class Optimizer(Stateful):
 
     def targets(self, method: str, tree: Tree) -> list[Slot]:
         """Return the slots of the parameters, or raise ArgumentError if there is none."""
-        parameters = trainable_slots(tree)
+        parameters = _flat_slots(tree) if type(tree) is dict else None
+        if parameters is None:
+            parameters = trainable_slots(tree)
         if not parameters:
-            raise error(
-                ArgumentError,
-                f"{type(self).__name__}.{method}",
-                f"there is nothing to train: the {type(tree).__name__} has no parameters",
-                operands=reasons(tree),
-                remedy=PARAMETERS,
-            )
+            op = f"{type(self).__name__}.{method}"
+            problem = f"there is nothing to train: the {type(tree).__name__} has no parameters"
+            raise error(ArgumentError, op, problem, operands=reasons(tree), remedy=PARAMETERS)
         return parameters
-
-    def _begin(self, slot: Slot) -> None:
-        """Set the state of one parameter to zeros."""
-        for arrays in self.state.values():
-            arrays[slot.name] = _zero_state(slot)
 
     def update(self, parameters: Tree, gradients: Tree) -> None:
         """Take one step: put updated arrays in the place of the parameters.
@@ -128,17 +120,7 @@ class Optimizer(Stateful):
         missing, or if gradients or state have other shapes than the parameters, and ArgumentError
         if there is no parameter; then nothing is changed.
         """
-        targets: list[Slot] = []
-        if type(parameters) is dict:  # whose places need no search where all are arrays
-            named: list[tuple[Any, Owner]] = [(name, (parameters, name)) for name in parameters]
-        else:
-            targets = self.targets("update", parameters)
-            named = [(s.name, (s.owner, s.key)) for s in targets if s.state_layout is None]
-        updates = self._ready(named, gradients) if len(named) >= len(targets) else None
-        if updates is not None:
-            self.take_step(*updates, are_alike=True)
-            return
-        targets = targets or self.targets("update", parameters)
+        targets = self.targets("update", parameters)
         self.take_step(*self.prepare(targets, by_name(gradients)))
 
     def scaled(self, loss: DistributedArray) -> DistributedArray:
@@ -150,85 +132,79 @@ class Optimizer(Stateful):
         `LossScaling`."""
         return gradients
 
-    def take_step(
-        self,
-        owners: list[list[Owner]],
-        arrays: list[DistributedArray],
-        *,
-        are_alike: bool = False,
-    ) -> None:
-        """Count a step, and update every parameter.
+    def prepare(self, targets: Sequence[Slot], gradients: Mapping[str, Any]) -> Updates:
+        """Return the owners and gradients of these parameters, after moving gradients and state to
+        the layouts of the parameters."""
+        updates = self._fitting(targets, gradients)
+        if updates is None:
+            # What moves travels together: processes may have filled dicts in other orders.
+            ordered = _in_order(targets)
+            gradients = self._moved(ordered, gradients)
+            self.follow(ordered)
+            states = self.state.values()
+            updated = [(s, g) for s in targets if (g := gradients[s.name]) is not None]
+            owners = [[(s.owner, s.key), *[(x, s.name) for x in states]] for s, _ in updated]
+            updates = owners, [g for _, g in updated]
+        return updates
 
-        arrays: the gradients, as `prepare` returns them. are_alike: whether it is known that every
-            gradient has the type of its parameter."""
-        begin_step = self._begin_step
-        if processes.current().count > 1 and arrays:
-            owners, arrays, note_step = in_one_order(owners, arrays)
-            begin_step = partial(self._begin_noted_step, note_step)
-        scalars = from_host(type(self).__name__, begin_step)
-        if are_alike:
-            self.step(scalars, owners, arrays)
-            return
-        whole = [
+    def _fitting(self, targets: Sequence[Slot], gradients: Mapping[str, Any]) -> Updates | None:
+        """Return the owners and gradients where gradients and state have the types of real
+        parameters, as they do in nearly all steps; else None."""
+        owners: list[list[Owner]] = []
+        arrays: list[DistributedArray] = []
+        states = self.state.values()
+        for name, owner, key, _, _, _, state_layout in targets:
+            array_type, g = owner[key].type, gradients.get(name)
+            if g is None or g.type is not array_type or array_type.dtype.kind != "f":
+                return None
+            group: list[Owner] = [(owner, key)]
+            for kept in states:
+                if name not in kept or kept[name].type is not array_type:
+                    return None
+                group.append((kept, name))
+            if state_layout is not None:
+                return None
+            owners.append(group)
+            arrays.append(g)
+        return (owners, arrays) if len(arrays) == len(gradients) else None
+
+    def take_step(self, owners: list[list[Owner]], gradients: list[DistributedArray]) -> None:
+        """Count a step, and update every parameter, in the layout of its gradient, as `prepare`
+        returns them."""
+        owners, gradients, scalars = self.begin_step(owners, gradients)
+        whole = [  # parameters whose state is split further
             (mapping, key, mapping[key].layout, g.layout)
-            for ((mapping, key), *_), g in zip(owners, arrays, strict=True)
+            for ((mapping, key), *_), g in zip(owners, gradients, strict=True)
             if mapping[key].type is not g.type
         ]
         if not whole:
-            self.step(scalars, owners, arrays)
+            self.step(scalars, owners, gradients)
             return
-        for mapping, key, _, layout in whole:  # whose state is split further
+        for mapping, key, _, layout in whole:
             mapping[key] = relayout(mapping[key], layout).copy()  # a view would keep the whole
         try:
-            self.step(scalars, owners, arrays)
+            self.step(scalars, owners, gradients)
         finally:
             parts = [mapping[key] for mapping, key, _, _ in whole]
             parameters = move_to_layouts(parts, [layout for _, _, layout, _ in whole])
             for (mapping, key, _, _), parameter in zip(whole, parameters, strict=True):
                 mapping[key] = parameter
 
-    def _ready(self, named: Iterable[tuple[Any, Owner]], gradients: Tree) -> Updates | None:
-        """Return the owners and gradients where parameters, state and gradients fit each other, as
-        they do in nearly all steps; else None. named: the name and the owner of each parameter."""
-        if type(gradients) is not dict:
-            return None
-        owners: list[list[Owner]] = []
-        arrays: list[DistributedArray] = []
-        for name, owner in named:
-            x, g = owner[0][owner[1]], gradients.get(name)
-            if type(x) is not DistributedArray or type(g) is not DistributedArray:
-                return None
-            if g.type is not x.type or x.type.dtype.kind != "f" or type(name) is not str:
-                return None
-            group = [owner]
-            for states in self.state.values():
-                if name not in states or states[name].type is not x.type:
-                    return None
-                group.append((states, name))
-            owners.append(group)
-            arrays.append(g)
-        return (owners, arrays) if arrays and len(arrays) == len(gradients) else None
+    def begin_step(
+        self, owners: list[list[Owner]], gradients: list[DistributedArray]
+    ) -> tuple[list[list[Owner]], list[DistributedArray], tuple[float, ...]]:
+        """Count a step; return owners and gradients, in an order that is the same in all processes,
+        and the step's scalars."""
+        note_step: NoteStep = lambda step, scalars: None
+        if processes.current().count > 1 and gradients:
+            owners, gradients, note_step = in_one_order(owners, gradients)
+        scalars = from_host(type(self).__name__, partial(self._begin_step, note_step))
+        return owners, gradients, scalars
 
-    def prepare(self, targets: Sequence[Slot], gradients: Mapping[str, Any]) -> Updates:
-        """Return the owners and gradients of these parameters, after moving gradients and state to
-        the layouts of the parameters."""
-        # Gradients that move travel together: processes may have filled dicts in other orders.
-        ordered = sorted(targets, key=lambda slot: slot.name)
-        moved = zip(ordered, self._gradients(ordered, gradients), strict=True)
-        self.follow(ordered)
-        by_name = {slot.name: g for slot, g in moved}
-        updated = [(s, g) for s in targets if (g := by_name[s.name]) is not None]
-        owners = [
-            [(s.owner, s.key), *[(states, s.name) for states in self.state.values()]]
-            for s, _ in updated
-        ]
-        return owners, [g for _, g in updated]
-
-    def _begin_step(self) -> tuple[float, ...]:
-        """Count the step, and return its scalars."""
-        rate = (
-            self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
-        )
+    def _begin_step(self, note_step: NoteStep) -> tuple[float, ...]:
+        """Count the step, note it for processes to compare, and return its scalars."""
+        rate: Any = self.learning_rate
+        rate = rate(self.steps) if callable(rate) else rate
         try:
             value = float(rate)
         except (TypeError, ValueError):
@@ -238,11 +214,7 @@ class Optimizer(Stateful):
             remedy = "It is a finite number of at least 0."
             raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
         vars(self)["steps"] += 1  # the observers of the counter have been told by `from_host`
-        return self.scalars(value)
-
-    def _begin_noted_step(self, note_step: NoteStep) -> tuple[float, ...]:
-        """Count the step, note it for processes to compare, and return its scalars."""
-        scalars = self._begin_step()
+        scalars = self.scalars(value)
         flags = "".join(sorted(f" {name}" for name, value in vars(self).items() if value is True))
         note_step(f"step {self.steps} of {type(self).__name__}{flags}", scalars)
         return scalars
@@ -298,59 +270,42 @@ class Optimizer(Stateful):
                 raise error(ShapeError, f"{type(self).__name__}.apply", problem, remedy=remedy)
 
     def follow(self, targets: Sequence[Slot]) -> None:
-        """Move the state of every parameter to the parameter's layout and dtype."""
-        types = [_state_type(slot) for slot in targets]
+        """Move the state of every parameter to the parameter's layout and dtype; begin with zeros
+        where there is none.
+
+        Raises ShapeError if state has another shape than its parameter."""
         stale = [
-            (state_name, slot, array_type)
-            for state_name, arrays in self.state.items()
-            for slot, array_type in zip(targets, types, strict=True)
+            (name, arrays, slot, array_type)
+            for slot in targets
+            for array_type in [_state_type(slot)]
+            for name, arrays in self.state.items()
             if (x := arrays.get(slot.name)) is None or x.type is not array_type
         ]
-        self._check_shapes([(state_name, slot) for state_name, slot, _ in stale])
-        for state_name, slot, like in stale:
-            arrays = self.state[state_name]
+        wrong = [
+            f"{slot.name}: {slot.value.type}, and its {name} is {arrays[slot.name].type}"
+            for name, arrays, slot, _ in stale
+            if slot.name in arrays and arrays[slot.name].shape != slot.value.shape
+        ]
+        if wrong:
+            problem = "parameters have other shapes than their state\n  " + "\n  ".join(wrong)
+            remedy = "Call optimizer.init(parameters); each model needs its own optimizer."
+            raise error(ShapeError, f"{type(self).__name__}.update", problem, remedy=remedy)
+        for _, arrays, slot, like in stale:
             if slot.name in arrays:
                 arrays[slot.name] = relayout(_in_dtype(arrays[slot.name], like.dtype), like.layout)
             else:
-                arrays[slot.name] = _zero_state(slot)
+                arrays[slot.name] = zeros_like(slot.value, like.dtype, layout=slot.state_layout)
 
-    def _check_shapes(self, stale: Sequence[tuple[str, Slot]]) -> None:
-        """Raise ShapeError if state has another shape than its parameter."""
-        wrong = [
-            f"{slot.name}: {slot.value.type}, and its {state_name} is {x.type}"
-            for state_name, slot in stale
-            if (x := self.state[state_name].get(slot.name)) is not None
-            and x.shape != slot.value.shape
-        ]
-        if wrong:
-            raise error(
-                ShapeError,
-                f"{type(self).__name__}.update",
-                "parameters have other shapes than their state\n  " + "\n  ".join(wrong),
-                remedy="Call optimizer.init(parameters); each model needs its own optimizer.",
-            )
-
-    def _gradients(
-        self, targets: Sequence[Slot], named: Mapping[str, Any]
-    ) -> list[DistributedArray | None]:
+    def _moved(self, targets: Sequence[Slot], named: Mapping[str, Any]) -> dict[str, Any]:
         """Return for every target the direction in which the loss grows, in the dtype of the target
-        and the layout of its state; None where the gradient is None."""
-        gradients: list[Any] = [named.get(slot.name) for slot in targets]
-        others = [
-            i
-            for i, (slot, g) in enumerate(zip(targets, gradients, strict=True))
-            if g is None or g.type is not _gradient_type(slot)
-        ]
-        if others or len(named) != len(targets):
-            self._check(targets, named)
-        others = [i for i in others if gradients[i] is not None]
-        for i in others:
-            gradients[i] = _in_dtype(gradients[i], targets[i].value.dtype)
-        layouts = [_gradient_type(targets[i]).layout for i in others]
-        moved = move_to_layouts([gradients[i] for i in others], layouts) if others else []
-        for i, g in zip(others, moved, strict=True):
-            gradients[i] = g
-        return [g if g is None or g.dtype.kind != "c" else conj(g) for g in gradients]
+        and the layout of its state, by its name; None where the gradient is None."""
+        self._check(targets, named)
+        given = [slot for slot in targets if named[slot.name] is not None]
+        gradients = [_in_dtype(named[slot.name], slot.value.dtype) for slot in given]
+        moved = move_to_layouts(gradients, [_gradient_type(slot).layout for slot in given])
+        pairs = zip(given, moved, strict=True)
+        directions = {s.name: g if g.dtype.kind != "c" else conj(g) for s, g in pairs}
+        return dict.fromkeys(named) | directions
 
     def _check(self, targets: Sequence[Slot], named: Mapping[str, Any]) -> None:
         """Raise unless there is a gradient of the right shape, or None, for every target."""
@@ -414,9 +369,20 @@ def _wide(array_type: ArrayType) -> ArrayType:
     return wide  # type: ignore[return-value]
 
 
-def _zero_state(slot: Slot) -> DistributedArray:
-    dtype = _state_type(slot).dtype
-    return zeros_like(slot.value, dtype, layout=slot.state_layout)
+def _flat_slots(tree: dict[Any, Any]) -> list[Slot] | None:
+    """Return the slots of a dict of parameters alone, without a search; None of another dict."""
+    parameters = []
+    for name, x in tree.items():
+        if type(x) is not DistributedArray or x.type.dtype.kind not in INEXACT:
+            return None
+        # As `Slot(...)` does, without the frame of its call.
+        parameters.append(tuple.__new__(Slot, (str(name), tree, name, None, True, "", None)))
+    return parameters
+
+
+def _in_order(targets: Sequence[Slot]) -> list[Slot]:
+    """Return slots in the order of their names: processes may have filled dicts in other orders."""
+    return sorted(targets, key=lambda slot: slot.name)
 
 
 def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:
@@ -427,6 +393,8 @@ def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:
 def by_name(tree: Tree) -> Mapping[str, Any]:
     """Return gradients by the names of their parameters, or raise DtypeError; ArgumentError for an
     object with parameters, which stands where the gradients do."""
+    if type(tree) is dict and {*map(type, tree.values())} == {DistributedArray}:
+        return tree  # as nearly always
     if hasattr(tree, "parameters"):
         raise error(
             ArgumentError,
