@@ -1,9 +1,11 @@
-"""Imports point down the list of packages, and no two modules import each other."""
+"""Imports point down the list of packages; no two modules import each other, and no two classes
+have one name."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -82,6 +84,16 @@ def test_functions_declare_no_op() -> None:
 
 def test_modules_import_each_other_without_circles() -> None:
     graphlib.TopologicalSorter({dotted(p): imports(p) for p in FILES}).prepare()
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A shared name leads the reader to the wrong class."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{dotted(path)}:{node.lineno}")
+    assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
 OPTIONAL = {"cupy", "mpi4py", "matplotlib", "numba", "numcodecs", "sklearn", "onnx", "cupyx"}

@@ -20,7 +20,15 @@ from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of
 from gdt.observe import HELD, OBSERVERS, observing, observing_only
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
-from gdt.programs.replay import OUTDATED, UNVERIFIED, Input, Recording, Result, replaced, templated
+from gdt.programs.replay import (
+    OUTDATED,
+    UNVERIFIED,
+    Input,
+    Recording,
+    ReturnedArray,
+    replaced,
+    templated,
+)
 from gdt.programs.signature import Arguments
 from gdt.programs.step_state import Entry, State, difference, name_of
 from gdt.random.generator import Generator
@@ -249,7 +257,7 @@ class Function:
             for (place, array, _, argument), array_type, register in arrays:
                 now = read(place)
                 is_other = now is not array or state.is_written(array)
-                written = Result.of(now, results) if is_other else None
+                written = ReturnedArray.of(now, results) if is_other else None
                 # The arguments of this call shall not stay alive.
                 source = place if argument < 0 else place._replace(owner=None)
                 inputs.append(Input(source, argument, array_type, register, written, now is array))

@@ -29,7 +29,7 @@ Tree = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ReturnedArray:
     """An array that a function makes: which of the program's outputs it is, and which of them is
     its value with nothing partial, -1 if the function did not ask for that.
 
@@ -42,7 +42,7 @@ class Result:
     is_passed: bool
 
     @classmethod
-    def of(cls, array: DistributedArray, results: list[DistributedArray]) -> Result:
+    def of(cls, array: DistributedArray, results: list[DistributedArray]) -> ReturnedArray:
         """An array as a result; what the program is to return of it is added to `results`."""
         results.append(array)
         if array._resolved is None:
@@ -70,11 +70,11 @@ class Result:
 
 
 def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
-    """The returned tree with a `Result` for every array, which are added to `results`."""
+    """The returned tree with a `ReturnedArray` for every array, which are added to `results`."""
 
     def template(leaf: Any) -> Any:
         if isinstance(leaf, DistributedArray):
-            return Result.of(leaf, results)
+            return ReturnedArray.of(leaf, results)
         if leaf is None or isinstance(leaf, str):
             return leaf
         raise _not_computed(name, f"a value of type {type(leaf).__name__}")
@@ -98,10 +98,10 @@ def _not_computed(name: str, result: str) -> FunctionError:
 
 def _returned(template: Tree, namespace: dict[str, Any]) -> str:
     """The expression of the tree that a template stands for."""
-    if type(template) is Result:
+    if type(template) is ReturnedArray:
         return template.source("returned", namespace)
     if type(template) is dict and all(
-        type(key) is str and type(leaf) is Result for key, leaf in template.items()
+        type(key) is str and type(leaf) is ReturnedArray for key, leaf in template.items()
     ):  # a trainer's results, among others: without a walk in every call
         parts = [
             f"{key!r}: {leaf.source(f'returned{n}', namespace)}"
@@ -110,7 +110,7 @@ def _returned(template: Tree, namespace: dict[str, Any]) -> str:
         return f"{{{', '.join(parts)}}}"
 
     namespace["filled"] = lambda outputs: mapped(
-        lambda leaf: leaf.array(outputs) if type(leaf) is Result else leaf, template
+        lambda leaf: leaf.array(outputs) if type(leaf) is ReturnedArray else leaf, template
     )
     return "filled(outputs)"
 
@@ -128,7 +128,7 @@ class Input(NamedTuple):
     argument: int
     type: ArrayType
     register: int
-    written: Result | None
+    written: ReturnedArray | None
     in_place: bool = False
 
 

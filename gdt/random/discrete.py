@@ -17,7 +17,7 @@ from gdt.ops.elementwise import astype
 from gdt.ops.exponential import exp
 from gdt.ops.shapes import Shape
 from gdt.random.distributions import LARGEST_MEAN
-from gdt.random.draws import Draw, Interval, distribution, in_layout, or_nan, other_shapes
+from gdt.random.draws import Domain, Draw, distribution, in_layout, or_nan, other_shapes
 from gdt.random.generator import Key
 from gdt.sharding.layout import Layout
 
@@ -35,7 +35,7 @@ def bernoulli(
     >>> gdt.random.bernoulli(4, 0.5, key=3).tolist()
     [False, True, False, False]
     """
-    Interval.of("[0, 1]").check("bernoulli", "p", p)
+    Domain.of("[0, 1]").check("bernoulli", "p", p)
     draw = Draw.of("bernoulli", shape, bool, key, layout)
     if isinstance(p, int | float):
         truths = draw.sampled("bernoulli", p=float(p))

@@ -187,11 +187,11 @@ def is_number(value: Any, number: int) -> bool:
     return isinstance(value, int | float) and value == number
 
 
-# ---------------------------------------------------------------- intervals of parameters
+# ---------------------------------------------------------------- domains of parameters
 
 
-class Interval(NamedTuple):
-    """Where a parameter lies: `Interval.of("(0, 1]")`."""
+class Domain(NamedTuple):
+    """The domain of a parameter: `Domain.of("(0, 1]")`."""
 
     least: float
     most: float
@@ -199,7 +199,7 @@ class Interval(NamedTuple):
     excludes_most: bool
 
     @classmethod
-    def of(cls, text: str) -> Interval:
+    def of(cls, text: str) -> Domain:
         least, most = map(float, text[1:-1].split(","))
         return cls(least, most, text[0] == "(", text[-1] == ")")
 
@@ -248,7 +248,7 @@ def distribution(
     dtype: the default; of integers, floats are drawn too. event_ndim: 0 for numbers, 1 for vectors.
     intervals: where parameters lie, `scale="[0, inf]"`.
     """
-    ranges = {label: Interval.of(text) for label, text in intervals.items()}
+    ranges = {label: Domain.of(text) for label, text in intervals.items()}
     kinds = "f" if dtype is float else "iuf"
 
     def decorate(formula: Formula) -> DrawFunction:

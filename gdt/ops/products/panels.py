@@ -49,7 +49,7 @@ MOST_HELD = 3
 or of the result if that is larger."""
 
 
-class Panels(NamedTuple):
+class FactorPanels(NamedTuple):
     """The cut of a factor into panels, each of the same interval of every `cell` indices.
 
     size: how many indices of the factor a device holds after a gather, or before a reduce-scatter.
@@ -73,7 +73,7 @@ class Panels(NamedTuple):
 
 def _cut(
     rule: Rule, sizes: Mapping[str, int], strategy: OpStrategy, gathers: Gathers
-) -> Panels | None:
+) -> FactorPanels | None:
     """Return how the largest operand that is gathered is cut, and with it the other one if the
     shards of both line up; None where its shards are too short."""
     lead = max(gathers, key=lambda n: gathers[n].want.local_nbytes)
@@ -86,11 +86,11 @@ def _cut(
         is_even = not any(size % chunk for chunk in chunks) and size * copies == sizes[dim[0]]
         cell, number = math.gcd(*chunks), max(-(-size // chunk) for chunk in chunks)
         if cell >= number > 1 and (is_even or (copies == len(members) == 1)):
-            return Panels(dim[0], size, copies, members, cell, number)
+            return FactorPanels(dim[0], size, copies, members, cell, number)
     return None
 
 
-def _scattering(rule: Rule, sizes: Mapping[str, int], out: ArrayType) -> Panels | None:
+def _scattering(rule: Rule, sizes: Mapping[str, int], out: ArrayType) -> FactorPanels | None:
     """Return how a product with partial sums is cut along the first of its dims that is long enough
     for panels of equal shards; None if there is none."""
     mesh, axes = out.mesh, tuple([a for a, r in enumerate(out.layout.reductions) if r])
@@ -101,7 +101,7 @@ def _scattering(rule: Rule, sizes: Mapping[str, int], out: ArrayType) -> Panels 
         copies, cell = math.prod(mesh.sizes[a] for a in split), -(-size // number)
         is_even = size % number == 0 and size * copies == sizes[factor]
         if not others and cell >= number > 1 and (is_even or copies == 1):
-            return Panels(factor, size, copies, {}, cell, number, axes)
+            return FactorPanels(factor, size, copies, {}, cell, number, axes)
     return None
 
 
@@ -131,7 +131,7 @@ class PanelProduct:
 
     def __init__(
         self, product: Op[..., Any], plan: Plan, types: tuple[ArrayType, ...],
-        static: dict[str, Any], strategy: OpStrategy, cut: Panels,
+        static: dict[str, Any], strategy: OpStrategy, cut: FactorPanels,
     ) -> None:  # fmt: skip
         self.product, self.plan, self.types, self.static = product, plan, types, static
         self.strategy, self.cut = strategy, cut
