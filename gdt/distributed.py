@@ -92,18 +92,17 @@ def initialize(
 def _check_state(timeout: object, job: object) -> None:
     if _is_initialized:
         problem, remedy = "the processes are connected already", "Call it once."
-        raise error(DistributedError, "initialize", problem, remedy=remedy)
+        raise error(DistributedError, problem, remedy=remedy)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         problem = f"timeout is {timeout!r}; it is a positive number of seconds"
-        raise error(DistributedError, "initialize", problem)
+        raise error(DistributedError, problem)
     if job is not None and not (isinstance(job, str) and 0 < len(job) <= LONGEST_NAME):
         problem = f"job is {job!r}; it is a name of 1 to {LONGEST_NAME} characters"
-        raise error(DistributedError, "initialize", problem)
+        raise error(DistributedError, problem)
     meshes = [m for m in Mesh.interned() if m.size > 1]
     if meshes:
         raise error(
             DistributedError,
-            "initialize",
             f"there is a mesh already, {meshes[0]}, which belongs to this process alone",
             remedy="Call gdt.distributed.initialize() before the first mesh is made.",
         )
@@ -132,7 +131,7 @@ def _from_environment() -> tuple[str | None, str | None, str | None]:
         missing = [n for n, v in zip(names, values, strict=True) if v is None]
         if missing:
             problem = f"the environment variable {missing[0]} is missing"
-            raise error(DistributedError, "initialize", problem, remedy=f"Set {', '.join(names)}.")
+            raise error(DistributedError, problem, remedy=f"Set {', '.join(names)}.")
         if names is TORCH:
             values[0] = f"{values[0]}:{os.environ.get('MASTER_PORT', '29500')}"
         return values[0], values[1], values[2]
@@ -146,17 +145,17 @@ def _checked(address: object, count: object, index: object) -> tuple[tuple[str, 
         text = value if isinstance(value, str) else str(value)
         if isinstance(value, bool) or not text.isdecimal() or int(text) < least:
             problem = f"{name} is {value!r}; it is an integer of at least {least}"
-            raise error(DistributedError, "initialize", problem)
+            raise error(DistributedError, problem)
         numbers.append(int(text))
     if numbers[1] >= numbers[0]:
         problem = f"process_id is {numbers[1]}, of {numbers[0]} processes"
         remedy = f"It is one of 0..{numbers[0] - 1}."
-        raise error(DistributedError, "initialize", problem, remedy=remedy)
+        raise error(DistributedError, problem, remedy=remedy)
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16):
         problem = f"coordinator_address is {address!r}"
         remedy = "It is the host and port of process 0, such as 'node0:29500'."
-        raise error(DistributedError, "initialize", problem, remedy=remedy)
+        raise error(DistributedError, problem, remedy=remedy)
     return (host.strip("[]"), int(port)), numbers[0], numbers[1]
 
 

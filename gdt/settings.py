@@ -47,7 +47,6 @@ def implicit_fetch(policy: str) -> Iterator[None]:
     if not isinstance(policy, str) or policy not in POLICIES:
         raise error(
             ArgumentError,
-            "implicit_fetch",
             f"unknown policy {policy!r}",
             remedy=f"Use one of {', '.join(POLICIES)}.",
         )
@@ -171,7 +170,7 @@ def host_threads(count: int) -> Iterator[None]:
     """
     if count < 1:
         problem = f"count is {count}"
-        raise error(ArgumentError, "host_threads", problem, remedy="Pass 1 or more.")
+        raise error(ArgumentError, problem, remedy="Pass 1 or more.")
     token = _host_threads.set(count)
     try:
         yield

@@ -146,7 +146,7 @@ def imported(value: Any, op: str = "from_dlpack") -> Any:
     op: the function that takes it, for errors."""
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
         kind = type(value).__name__
-        raise error(ArgumentError, op, f"a {kind} has no __dlpack__", remedy="Use gdt.asarray.")
+        raise error(ArgumentError, f"a {kind} has no __dlpack__", remedy="Use gdt.asarray.")
     kind, index = value.__dlpack_device__()
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         problem = f"the array is on a device of DLPack's type {int(kind)}"

@@ -98,7 +98,7 @@ def as_elements(
         elements = np.asarray(value, dtype)
     except TypeError:
         problem = f"{name} is {shown_value(value)}, which cannot be an element of {dtype}"
-        raise error(DtypeError, op, problem) from None
+        raise error(DtypeError, problem) from None
     return as_operand(elements, x.mesh, op, name, is_constant=type(value) in SCALARS)
 
 

@@ -58,7 +58,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(args)
         if len(axes) != len(args):
             problem = f"in_axes has {len(axes)} entries for {len(args)} arguments"
-            raise error(ArgumentError, "vmap", problem)
+            raise error(ArgumentError, problem)
         slices = _Slices((args, kwargs))
         pick = slices.of(((*args,), kwargs), ((*axes,), 0))
         count = slices.count()
@@ -123,13 +123,13 @@ def _stacked(calls: Sequence[Tree], out_axes: Tree, slices: _Slices, count: int)
     for its shapes where there are no slices."""
     rows = [[*leaves(value)] for value in calls]
     if len({len(row) for row in rows}) > 1:
-        raise error(ShapeError, "vmap", "the function returns other trees for other slices")
+        raise error(ShapeError, "the function returns other trees for other slices")
     columns = iter(zip(*rows, strict=True))
 
     def stacked(_: object, axis: int | None) -> DistributedArray:
         if axis is None:
             problem = "out_axes is None: the results of all slices are stacked"
-            raise error(ArgumentError, "vmap", problem, remedy="Take one of the results.")
+            raise error(ArgumentError, problem, remedy="Take one of the results.")
         result = stack([asarray(x, device=slices.mesh) for x in next(columns)], axis)
         at = axis % result.ndim
         if not count:
@@ -148,10 +148,10 @@ def _paired(function: Callable[[Any, int | None], Any], tree: Tree, axes: Tree, 
         return mapped(lambda leaf: function(leaf, axes), tree)
     if not is_container(axes):
         problem = f"{name} holds {axes!r}, and neither axes nor None"
-        raise error(DtypeError, "vmap", problem)
+        raise error(DtypeError, problem)
     is_same = is_container(tree) and isinstance(axes, dict) == isinstance(tree, dict)
     keys = list(tree) if is_same and isinstance(tree, dict) else [*range(len(axes))]
     if not is_same or len(tree) != len(axes) or (isinstance(axes, dict) and {*axes} != {*tree}):
         problem = f"{name} has a {type(axes).__name__} of {len(axes)} in the place of "
-        raise error(ArgumentError, "vmap", f"{problem}{type_text(tree)}")
+        raise error(ArgumentError, f"{problem}{type_text(tree)}")
     return with_values(tree, [_paired(function, tree[k], axes[k], name) for k in keys])

@@ -62,12 +62,11 @@ def _check_tangents(primals: Tree, tangents: Tree) -> None:
     check_all_differentiable(of_tangents, "jvp", "tangent")
     if len(of_primals) != len(of_tangents):
         problem = f"there are {len(of_tangents)} tangents for {len(of_primals)} primals"
-        raise error(GradientError, "jvp", problem)
+        raise error(GradientError, problem)
     for x, tangent in zip(of_primals, of_tangents, strict=True):
         if (x.shape, x.dtype) != (tangent.shape, tangent.dtype):
             raise error(
                 GradientError,
-                "jvp",
                 "a tangent has another shape or dtype than its primal",
                 operands={"primal": x.type, "tangent": tangent.type},
             )

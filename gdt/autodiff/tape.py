@@ -79,12 +79,11 @@ class GradientTape(Observer):
         if self.nodes is None:
             raise error(
                 GradientError,
-                "GradientTape",
                 "this tape has been used up",
                 remedy="Make a new tape.",
             )
         if self in OBSERVERS.get():
-            raise error(GradientError, "GradientTape", "this tape is recording already")
+            raise error(GradientError, "this tape is recording already")
         self._token = OBSERVERS.set((*OBSERVERS.get(), self))
         keep_informed(self)
         return self
@@ -457,7 +456,7 @@ def _with_aux(returned: object) -> tuple[Any, Any]:
         what = type_text(returned)
         what += f" of {len(returned)}" if isinstance(returned, tuple) else ""
         problem = f"with has_aux the function returns {what}, not the pair (value, aux)"
-        raise error(GradientError, "value_and_grad", problem)
+        raise error(GradientError, problem)
     return returned
 
 

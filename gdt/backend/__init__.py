@@ -108,7 +108,7 @@ def set_cache_limit(nbytes: int) -> int:
     """
     if nbytes < 0:
         problem = f"nbytes is {nbytes}"
-        raise error(ArgumentError, "set_cache_limit", problem, remedy="Pass 0 or more.")
+        raise error(ArgumentError, problem, remedy="Pass 0 or more.")
     return NUMPY.pool.limit(nbytes)
 
 

@@ -65,13 +65,11 @@ def device_counts(
     counts, kinds = list(counts), list(kinds)
     for count in counts:
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise error(
-                BenchmarkError, "device_counts", f"{count!r} is not a positive number of devices"
-            )
+            raise error(BenchmarkError, f"{count!r} is not a positive number of devices")
     for kind in kinds:
         if kind not in ("cpu", "gpu"):
             remedy = "Use 'cpu' or 'gpu'."
-            raise error(BenchmarkError, "device_counts", f"unknown kind {kind!r}", remedy=remedy)
+            raise error(BenchmarkError, f"unknown kind {kind!r}", remedy=remedy)
     return [
         Devices(count, kind, apart)
         for kind in kinds
@@ -116,7 +114,7 @@ def measure(
     count = processes.current().count
     if count > 1:
         problem = f"{count} processes would not agree on the number of calls"
-        raise error(BenchmarkError, "measure", problem, remedy="Run one process.")
+        raise error(BenchmarkError, problem, remedy="Run one process.")
 
     call = whole_call(function, *args)
     call()

@@ -26,7 +26,7 @@ Index = tuple[slice, ...]
 Pieces = dict[Bounds, np.ndarray]  # parts of an array of a file, by their bounds
 
 
-def entries_of(op: str, tree: Tree) -> list[Slot]:
+def entries_of(tree: Tree) -> list[Slot]:
     """Return the slots of a tree's arrays and counters.
 
     Raises CheckpointError, which lists all other values of the tree, and if there is no slot.
@@ -37,13 +37,12 @@ def entries_of(op: str, tree: Tree) -> list[Slot]:
     if others:
         raise error(
             CheckpointError,
-            op,
             "a checkpoint cannot hold\n  " + "\n  ".join(others),
             remedy=f"{remedy}: use gdt.asarray or int, and leave out what is no state.",
         )
     if not places:
         problem = f"{_described('', tree)} holds no array and no counter"
-        raise error(CheckpointError, op, problem, remedy=f"{remedy}.")
+        raise error(CheckpointError, problem, remedy=f"{remedy}.")
     return places
 
 

@@ -65,7 +65,7 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     """
     path = Path(path)
     # Processes may have filled the tree in other orders.
-    places = sorted(entries_of("restore", into), key=lambda slot: slot.name)
+    places = sorted(entries_of(into), key=lambda slot: slot.name)
     new, total = read_alike("restore", path, lambda: _read_all(path, places, partial))
     for slot, value in zip(places, new, strict=True):
         slot.owner[slot.key] = value
@@ -92,7 +92,7 @@ def _read_all(
             elif damaged(sums[slot.name], shape_of(slot.value), pieces):
                 wrong.append(slot.name)
         if wrong:
-            raise _damage(path, "restore", wrong)
+            raise _damage(path, wrong)
     return (new, total), content
 
 
@@ -141,18 +141,17 @@ def _opened(path: Path, op: str) -> Iterator[Any]:
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
         hint = f"It holds {files[-1].name}, for one." if files else "It holds no checkpoint either."
-        raise error(CheckpointError, op, f"{path} is a directory, not a file", remedy=hint)
+        raise error(CheckpointError, f"{path} is a directory, not a file", remedy=hint)
     if path.exists() and not path.is_file():
-        raise error(CheckpointError, op, f"{path} is not a regular file")
+        raise error(CheckpointError, f"{path} is not a regular file")
     if not path.exists():
-        raise error(CheckpointError, op, f"there is no file {path}")
+        raise error(CheckpointError, f"there is no file {path}")
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
     except (SafetensorError, OSError) as cause:
         raise error(
             CheckpointError,
-            op,
             f"{path} is damaged or no safetensors file ({cause})",
             remedy="Restore an older checkpoint.",
         ) from cause
@@ -212,9 +211,9 @@ def _checksums_of(file: Any) -> dict[str, list[str]]:
     raise OSError("its checksums are not those of its arrays")
 
 
-def _damage(path: Path, op: str, names: Sequence[str]) -> CheckpointError:
+def _damage(path: Path, names: Sequence[str]) -> CheckpointError:
     problem = f"{path} is damaged: bytes have changed in {', '.join(names)}"
-    return error(CheckpointError, op, problem, remedy="Restore an older checkpoint.")
+    return error(CheckpointError, problem, remedy="Restore an older checkpoint.")
 
 
 def _read(file: Any, name: str, like: Any) -> tuple[Any, Pieces]:
@@ -291,4 +290,4 @@ def verify(path: str | os.PathLike[str]) -> None:
             if checksums(np.asarray(file.get_tensor(name))) != expected
         ]
     if wrong:
-        raise _damage(path, "verify", wrong)
+        raise _damage(path, wrong)

@@ -72,7 +72,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     """
     path = Path(path)
     values: dict[str, Any] = {}
-    for slot in entries_of("save", tree):
+    for slot in entries_of(tree):
         problem = _problem_of_name(slot.name, values)
         if problem:
             raise error(
@@ -170,7 +170,7 @@ def in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
             where = f" by process {i}" if len(results) > 1 else ""
             problem = f"{path} cannot be written{where} ({text})"
             remedy = SHARED if len(results) > 1 else None
-            raise error(CheckpointError, "save", problem, remedy=remedy) from cause
+            raise error(CheckpointError, problem, remedy=remedy) from cause
     return [result for _, result in results]
 
 

@@ -58,12 +58,12 @@ def mapped_file(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     except (OSError, ValueError) as cause:
         problem = f"{os.fspath(path)} is no array of numbers in a .npy file ({cause})"
         remedy = "np.save(path, array) writes one."
-        raise error(DataError, "Batches", problem, remedy=remedy) from None
+        raise error(DataError, problem, remedy=remedy) from None
     if not isinstance(array, np.ndarray):
         array.close()
         problem = f"{os.fspath(path)} holds several arrays"
         remedy = "Save each array to a .npy file of its own."
-        raise error(DataError, "Batches", problem, remedy=remedy)
+        raise error(DataError, problem, remedy=remedy)
     return array
 
 

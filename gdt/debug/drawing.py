@@ -174,7 +174,7 @@ def explain(
     """
     if isinstance(f, DistributedArray):
         remedy = "Write gdt.explain(lambda: x.sum())."  # type: ignore[unreachable]
-        raise error(ArgumentError, "explain", f"f is {shown_value(f)}, no function", remedy=remedy)
+        raise error(ArgumentError, f"f is {shown_value(f)}, no function", remedy=remedy)
     recorder = RowRecorder(strategies)
     with observing(recorder):
         value = f(*args, **kwargs)
@@ -271,5 +271,5 @@ def visualize(x: DistributedArray | ArrayType) -> Visualization:
     """
     array_type = x.type if isinstance(x, DistributedArray) else x
     if not isinstance(array_type, ArrayType):
-        raise error(DtypeError, "visualize", f"{type_text(x)} is no distributed array")
+        raise error(DtypeError, f"{type_text(x)} is no distributed array")
     return Visualization(array_type)

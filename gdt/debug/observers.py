@@ -302,8 +302,6 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
     gdt.errors.MoveError: sync_debug_mode: the host waits for devices: copying to the host...
     """
     if not isinstance(mode, str) or mode not in ("warn", "error"):
-        raise error(
-            ArgumentError, "sync_debug_mode", f"mode is {mode!r}", remedy="Use 'warn' or 'error'."
-        )
+        raise error(ArgumentError, f"mode is {mode!r}", remedy="Use 'warn' or 'error'.")
     with observing(_SynchronizationCheck(mode == "error")):
         yield

@@ -490,7 +490,6 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
     if wrong:
         raise error(
             ArgumentError,
-            "op",
             f"there is no option {', '.join(sorted(wrong))}",
             remedy=f"The options are {', '.join(sorted(OPTIONS | {'outputs'}))}.",
         )
@@ -500,7 +499,6 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
         if not inspect.isroutine(body):
             raise error(
                 ArgumentError,
-                "op",
                 f"it decorates a function, not a value of type {type(body).__name__}",
                 remedy='Write @gdt.op(rule), as @gdt.op("... -> ...") is, above the function.',
             )

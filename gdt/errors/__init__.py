@@ -15,8 +15,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -184,36 +185,49 @@ def error(
     return error_type("\n".join(lines))
 
 
-CHAPTERS = ("fft", "linalg")
+CHAPTERS = ("gdt.fft", "gdt.linalg")
 """Packages whose functions go by two names in errors, as users write them: `linalg.solve`."""
 
 
 def name_of_call() -> str:
-    """Return the name of the innermost public function or class of gdt that runs.
+    """Return the name of the innermost public function, op or method of gdt that runs.
 
     Public is what `gdt` or its package (`gdt.nn`, `gdt.linalg`) has under its name. A public method
-    of such a class goes by its own name, any other method by the name of the object's class, or
-    of the object itself if it has one, as ops do.
+    is named with the class of its object, as in `Sequential.fit`; any other method goes by that
+    class alone, as constructors and operators do, and an op by its own name. What a function
+    defines goes by its name.
     """
     frame: FrameType | None = sys._getframe(2)
     innermost = frame.f_code.co_name if frame else ""
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        package = ".".join(module.split(".")[:2])
-        owner, _, method = frame.f_code.co_qualname.partition(".")
-        owner = owner.rstrip("_")
-        for namespace in (package, "gdt") if package.startswith("gdt.") else ():
-            value = vars(sys.modules[namespace]).get(owner)
-            if isinstance(value, type) and value.__module__ == module:
-                if method.isidentifier() and method[0] != "_":
-                    return method
-                this = frame.f_locals.get("self", value)
-                return str(getattr(this, "__name__", type(this).__name__))
-            if value and getattr(inspect.unwrap(value), "__code__", None) is frame.f_code:
-                chapter = package.removeprefix("gdt.")
-                return f"{chapter}.{owner}" if chapter in CHAPTERS else owner
+        if module.startswith("gdt."):
+            name = _public_name(frame, module)
+            if name:
+                return name
         frame = frame.f_back
     return innermost
+
+
+def _public_name(frame: FrameType, module: str) -> str:
+    """Return the public name of what a frame of gdt runs; "" if it has none."""
+    package = ".".join(module.split(".")[:2])
+    owner, _, method = frame.f_code.co_qualname.partition(".")
+    variables = frame.f_locals
+    if "self" in variables:
+        with suppress(AttributeError):  # past `__getattr__`, which may be what fails
+            return str(object.__getattribute__(variables["self"], "__name__"))  # of an op
+    for namespace in ("gdt", package):
+        value: Any = vars(sys.modules[namespace]).get(owner.rstrip("_"))
+        if isinstance(value, type) and value.__module__ == module:
+            cls = type(variables["self"]) if "self" in variables else variables.get("cls", value)
+            is_public = method.isidentifier() and method[0] != "_"
+            return f"{cls.__name__}.{method}" if is_public else str(cls.__name__)
+        code = getattr(inspect.unwrap(value), "__code__", None)
+        if code and (code.co_filename, code.co_name) == (frame.f_code.co_filename, owner):
+            chapter = f"{namespace.removeprefix('gdt.')}." if namespace in CHAPTERS else ""
+            return chapter + owner.rstrip("_")
+    return ""
 
 
 LIBRARIES = ("gdt", "numpy", "contextlib")

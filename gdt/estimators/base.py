@@ -125,7 +125,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Raise ArgumentError for parameters out of range, which scikit-learn checks in `fit`."""
         op = type(self).__name__
         sizes = {"max_iter": self.max_iter, "n_iter_no_change": self.n_iter_no_change}
-        check_sizes(op, batch_size=self.batch_size, **sizes)
+        check_sizes(batch_size=self.batch_size, **sizes)
         for name, value in (("alpha", self.alpha), ("tol", self.tol)):
             if not fits(value, float) or not 0 <= value < np.inf:
                 problem = f"{name} is {value!r}"

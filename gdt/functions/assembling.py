@@ -53,9 +53,9 @@ def _listed(arrays: Any, name: str) -> list[DistributedArray]:
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
     if not isinstance(arrays, list | tuple | np.ndarray):
-        raise error(DtypeError, name, f"the arrays are {type_text(arrays)}, not a list")
+        raise error(DtypeError, f"the arrays are {type_text(arrays)}, not a list")
     if not arrays:
-        raise error(ShapeError, name, "the list of arrays is empty")
+        raise error(ShapeError, "the list of arrays is empty")
     return as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
 
 
@@ -145,15 +145,15 @@ def block(arrays: Any) -> DistributedArray:
 def _depth(arrays: Any, leaves: list[Any]) -> int:
     """The depth of nested lists; their arrays are added to `leaves`."""
     if isinstance(arrays, tuple):
-        raise error(DtypeError, "block", "a tuple is no list of arrays", remedy="Use lists.")
+        raise error(DtypeError, "a tuple is no list of arrays", remedy="Use lists.")
     if not isinstance(arrays, list):
         leaves.append(arrays)
         return 0
     if not arrays:
-        raise error(ShapeError, "block", "a list of arrays is empty")
+        raise error(ShapeError, "a list of arrays is empty")
     depths = {_depth(part, leaves) for part in arrays}
     if len(depths) > 1:
-        raise error(ShapeError, "block", f"lists of different depths {sorted(depths)}")
+        raise error(ShapeError, f"lists of different depths {sorted(depths)}")
     return 1 + depths.pop()
 
 
@@ -184,7 +184,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[DistributedArray, ...]:
     """
     (x,) = as_operands("unstack", x=x)
     if not x.ndim:
-        raise error(ShapeError, "unstack", "rank 0 has no axis", operands={"x": x.type})
+        raise error(ShapeError, "rank 0 has no axis", operands={"x": x.type})
     at = checked_axis(x.type, axis, "unstack")
     return tuple(x[along(x.ndim, at, i)] for i in range(x.shape[at]))
 
@@ -193,7 +193,7 @@ def _split_along(name: str, x: Any, sections: Any, axis: int, rank: int) -> list
     (x,) = as_operands(name, x=x)
     if x.ndim < rank:
         problem = f"rank {x.ndim} is less than {rank}"
-        raise error(ShapeError, name, problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     return split(x, sections, axis=axis)
 
 
@@ -254,7 +254,7 @@ def flipud(x: Any) -> DistributedArray:
 def _matrix(x: Any, name: str) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if x.ndim < 2:
-        raise error(ShapeError, name, f"rank {x.ndim} is less than 2", operands={"x": x.type})
+        raise error(ShapeError, f"rank {x.ndim} is less than 2", operands={"x": x.type})
     result: DistributedArray = x
     return result
 
@@ -271,7 +271,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> DistributedArray:
     x = _matrix(x, "rot90")
     places = [checked_axis(x.type, a, "rot90") for a in axes]
     if len(set(places)) != 2 or len(places) != 2:
-        raise error(ShapeError, "rot90", f"axes {axes} are no two axes", operands={"x": x.type})
+        raise error(ShapeError, f"axes {axes} are no two axes", operands={"x": x.type})
     first, second = places
     if k % 4 == 0:
         result: DistributedArray = x
@@ -296,7 +296,7 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> DistributedArray:
     at = checked_axis(x.type, axis, "rollaxis")
     if not -x.ndim <= start <= x.ndim:
         problem = f"start {start} is out of range for rank {x.ndim}"
-        raise error(AxisError, "rollaxis", problem, operands={"x": x.type})
+        raise error(AxisError, problem, operands={"x": x.type})
     start += x.ndim if start < 0 else 0
     return moveaxis(x, at, start - (at < start))
 
@@ -317,7 +317,7 @@ def diag(v: Any, k: int = 0) -> DistributedArray:
         return diagonal_(v, offset=k)
     if v.ndim != 1:
         problem = f"rank {v.ndim} is neither a vector nor a matrix"
-        raise error(ShapeError, "diag", problem, operands={"v": v.type})
+        raise error(ShapeError, problem, operands={"v": v.type})
     rows = pad(v, (max(-k, 0), max(k, 0)))  # (n + |k|,)
     n = rows.shape[0]
     return triu(tril(broadcast_to(expand_dims(rows, 1), (n, n)), k=k), k=k)

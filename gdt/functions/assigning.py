@@ -28,10 +28,10 @@ from gdt.sharding.layout import Layout
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
 
 
-def _checked(x: Any, name: str) -> DistributedArray:
+def _checked(x: Any) -> DistributedArray:
     if not isinstance(x, DistributedArray):
         problem = f"the array to write is {type_text(x)}"
-        raise error(DtypeError, name, problem, remedy="It is a distributed array.")
+        raise error(DtypeError, problem, remedy="It is a distributed array.")
     check_writable(x)
     return x
 
@@ -76,9 +76,9 @@ def put(x: DistributedArray, indices: Any, values: Any, mode: str = "raise") -> 
     >>> x.tolist()
     [1.0, 0.0, 0.0, 2.0]
     """
-    x = _checked(x, "put")
+    x = _checked(x)
     if mode not in ("raise", "wrap", "clip"):
-        raise error(ArgumentError, "put", f"mode is {mode!r}, not 'raise', 'wrap' or 'clip'")
+        raise error(ArgumentError, f"mode is {mode!r}, not 'raise', 'wrap' or 'clip'")
     flat, values = reshape(x, (x.size,)), _values(x, values, "put")
     if not isinstance(indices, DistributedArray):
         indices = np.asarray(indices)
@@ -118,7 +118,7 @@ def put_along_axis(x: DistributedArray, indices: Any, values: Any, axis: int | N
     >>> x.tolist()
     [[0.0, 5.0], [5.0, 0.0]]
     """
-    x = _checked(x, "put_along_axis")
+    x = _checked(x)
     if axis is None:
         flat = reshape(x, (x.size,))
         _write_flat(x, update_at(flat, values, indices))
@@ -132,7 +132,6 @@ def put_along_axis(x: DistributedArray, indices: Any, values: Any, axis: int | N
     if not fits:
         raise error(
             ShapeError,
-            "put_along_axis",
             f"indices do not have the rank of x and sizes that broadcast beside axis {axis}",
             operands={"x": x.type, "indices": indices.type},
         )
@@ -171,12 +170,12 @@ def fill_diagonal(x: DistributedArray, value: Any, wrap: bool = False) -> None:
     >>> x.tolist()
     [[3.0, 0.0], [0.0, 3.0]]
     """
-    x = _checked(x, "fill_diagonal")
+    x = _checked(x)
     if x.ndim < 2:
-        raise error(ShapeError, "fill_diagonal", "the rank is below 2", operands={"x": x.type})
+        raise error(ShapeError, "the rank is below 2", operands={"x": x.type})
     if x.ndim > 2 and len(set(x.shape)) > 1:
         problem = "axes of more than two must have equal sizes"
-        raise error(ShapeError, "fill_diagonal", problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     if not x.size:
         return
     end = x.size
@@ -205,13 +204,13 @@ def place(x: DistributedArray, mask: Any, values: Any) -> None:
     >>> x.tolist()
     [1.0, 0.0, 2.0, 1.0]
     """
-    x = _checked(x, "place")
+    x = _checked(x)
     mask = _mask(x, mask, "place")
     values = _values(x, values, "place")
     if not values.size:
         if bool(any_(mask)):
             problem = "there is no value for the true elements of the mask"
-            raise error(ShapeError, "place", problem, operands={"x": x.type})
+            raise error(ShapeError, problem, operands={"x": x.type})
         return
     flat = reshape(mask, (mask.size,))
     rank = reshape(cumsum(astype(flat, np.int64), axis=0) - 1, x.shape)
@@ -224,7 +223,7 @@ def _mask(x: DistributedArray, mask: Any, name: str) -> DistributedArray:
     _, mask = as_operands(name, x=x, mask=mask)
     if mask.size != x.size:
         raise error(
-            ShapeError, name, "mask and x differ in size", operands={"x": x.type, "mask": mask.type}
+            ShapeError, "mask and x differ in size", operands={"x": x.type, "mask": mask.type}
         )
     return astype(reshape(mask, x.shape), bool)
 
@@ -239,7 +238,7 @@ def putmask(x: DistributedArray, mask: Any, values: Any) -> None:
     >>> x.tolist()
     [0, 1, -33, -44, -33]
     """
-    x = _checked(x, "putmask")
+    x = _checked(x)
     mask = _mask(x, mask, "putmask")
     values = _values(x, values, "putmask")
     if values.size == x.size:
@@ -264,19 +263,18 @@ def copyto(x: DistributedArray, source: Any, casting: str = "same_kind", where: 
     >>> x.tolist()
     [1.0, 0.0, 3.0]
     """
-    x = _checked(x, "copyto")
+    x = _checked(x)
     if not isinstance(source, int | float | complex) or isinstance(source, np.generic):
         _, source = as_operands("copyto", x=x, source=source)
         if not castable(source.dtype, x.dtype, casting):
             raise error(
                 DtypeError,
-                "copyto",
                 f"{source.dtype} cannot be cast to {x.dtype} by the rule {casting!r}",
                 operands={"x": x.type, "source": source.type},
             )
     elif casting != "unsafe" and kind_of(x.dtype) not in KINDS.get(type(source), "biufc"):
         problem = f"{source!r} cannot be cast to {x.dtype} by the rule {casting!r}"
-        raise error(DtypeError, "copyto", problem, operands={"x": x.type})
+        raise error(DtypeError, problem, operands={"x": x.type})
     if where is True:
         rebind(x, update_at(x, source, ...))
         return

@@ -120,7 +120,7 @@ def average(
     scale = sum_(weights, axis=axis, keepdims=keepdims)
     if bool(any_(equal(scale, 0))):
         operands = {"x": x.type, "weights": weights.type}
-        raise error(DivisionError, "average", "the weights add up to 0", operands=operands)
+        raise error(DivisionError, "the weights add up to 0", operands=operands)
     averaged = divide(sum_(multiply(x, weights), axis=axis, keepdims=keepdims), scale)
     return (averaged, scale) if returned else averaged
 
@@ -149,10 +149,10 @@ def cov(
     [[1.0, -1.0], [-1.0, 1.0]]
     """
     (x,) = as_operands("cov", x=x)
-    rows = _variables(x, rowvar, "cov")
+    rows = _variables(x, rowvar)
     if y is not None:
         _, y = as_operands("cov", x=x, y=y)
-        rows = concat([rows, _variables(y, rowvar, "cov")], axis=0)
+        rows = concat([rows, _variables(y, rowvar)], axis=0)
     dtype = promoted(rows.dtype, np.float64) if dtype is None else checked_dtype(dtype, "cov")
     check_variance_dtype(rows, dtype, "cov")
     rows = astype(rows, dtype)
@@ -163,7 +163,7 @@ def cov(
             weight = astype(as_operands("cov", x=x, **{name: w})[1], np.float64)
             if weight.shape != rows.shape[1:]:
                 problem = f"{name} {list(weight.shape)} do not fit {rows.shape[1]} observations"
-                raise error(ShapeError, "cov", problem, operands={"x": x.type})
+                raise error(ShapeError, problem, operands={"x": x.type})
             weights = weight if weights is None else weights * weight
     if weights is None:
         total: Any = rows.shape[1]
@@ -181,10 +181,10 @@ def cov(
     return squeeze(divide(matmul(centred * weights, conj(transpose(centred))), factor))
 
 
-def _variables(x: DistributedArray, rowvar: bool, name: str) -> DistributedArray:
+def _variables(x: DistributedArray, rowvar: bool) -> DistributedArray:
     if x.ndim > 2:
         problem = f"rank {x.ndim} is neither 1 nor 2"
-        raise error(ShapeError, name, problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     return transpose(x) if x.ndim == 2 and not rowvar else with_rank(x, 2)
 
 
@@ -229,7 +229,7 @@ def _cumulative(
     (x,) = as_operands(name, x=x)
     if axis is None and x.ndim > 1:
         problem = f"an array of rank {x.ndim} needs an axis"
-        raise error(ArgumentError, name, problem, operands={"x": x.type})
+        raise error(ArgumentError, problem, operands={"x": x.type})
     x, at = along_axis_or_flat(x, axis, name, takes_rank_0=True)
     scan, first = (cumsum, 0) if name == "cumulative_sum" else (cumprod, 1)
     scanned = scan(x, axis=at, dtype=dtype)
@@ -313,7 +313,7 @@ def matrix_transpose(x: Any, /) -> DistributedArray:
     (x,) = as_operands("matrix_transpose", x=x)
     if x.ndim < 2:
         problem = f"rank {x.ndim} is not a matrix"
-        raise error(ShapeError, "matrix_transpose", problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     return transpose_(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
@@ -363,7 +363,7 @@ def apply_along_axis(
     sizes = slices.shape[:-1]
     if 0 in sizes:
         problem = "there is no slice to call the function with"
-        raise error(ShapeError, "apply_along_axis", problem, operands={"arr": arr.type})
+        raise error(ShapeError, problem, operands={"arr": arr.type})
     rows = reshape(slices, (math.prod(sizes), slices.shape[-1]))
     out = _of_rows(lambda row: func1d(row, *args, **kwargs), rows)
     before, inner = range(at), range(len(sizes), len(sizes) + out.ndim - 1)
@@ -415,6 +415,6 @@ def apply_over_axes(
             result = expand_dims(result, at)
         if result.ndim != current.ndim:
             problem = f"the function returns rank {result.ndim} for rank {current.ndim}"
-            raise error(DtypeError, "apply_over_axes", problem, operands={"x": current.type})
+            raise error(DtypeError, problem, operands={"x": current.type})
         current = result
     return current

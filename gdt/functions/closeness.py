@@ -90,5 +90,5 @@ def asarray_chkfinite(value: Any, dtype: Any = None) -> DistributedArray:
     x = asarray(value, dtype)
     if kind_of(x.dtype) in "fc" and not bool(all_(isfinite(x))):
         problem = "there are infinities or NaN"
-        raise error(ShapeError, "asarray_chkfinite", problem, operands={"value": x.type})
+        raise error(ShapeError, problem, operands={"value": x.type})
     return x

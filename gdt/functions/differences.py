@@ -45,12 +45,12 @@ def diff(
     """
     (x,) = as_operands("diff", x=x)
     if n < 0:
-        raise error(ArgumentError, "diff", f"n is {n}, and no count", operands={"x": x.type})
+        raise error(ArgumentError, f"n is {n}, and no count", operands={"x": x.type})
     if n == 0:
         same: DistributedArray = x
         return same
     if not x.ndim:
-        raise error(ShapeError, "diff", "rank 0 has no neighbours", operands={"x": x.type})
+        raise error(ShapeError, "rank 0 has no neighbours", operands={"x": x.type})
     at = checked_axis(x.type, axis, "diff")
     ends = [
         None if end is None else _as_end(end, x, at, name)
@@ -116,7 +116,7 @@ def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> DistributedArra
             _, array = as_operands("ediff1d", x=x, **{name: part})
             if not castable(array.dtype, x.dtype, "same_kind"):
                 problem = f"{name} of {array.dtype} does not fit"
-                raise error(DtypeError, "ediff1d", problem, operands={"x": x.type})
+                raise error(DtypeError, problem, operands={"x": x.type})
             parts.append(reshape(as_elements("ediff1d", x, x.dtype, name, part), -1))
     return concat(parts) if len(parts) > 1 else differences
 
@@ -179,7 +179,7 @@ def gradient(
     """
     (f,) = as_operands("gradient", f=f)
     if edge_order not in (1, 2):
-        raise error(ArgumentError, "gradient", f"edge_order is {edge_order}, neither 1 nor 2")
+        raise error(ArgumentError, f"edge_order is {edge_order}, neither 1 nor 2")
     _refuse_bools("gradient", f)
     f = astype(f, float) if f.dtype.kind in "iu" else f
     axes = (axis,) if isinstance(axis, int | np.integer) else axis
@@ -189,7 +189,7 @@ def gradient(
     spaces = varargs * len(axes) if len(varargs) == 1 else varargs or (1.0,) * len(axes)
     if len(spaces) != len(axes):
         problem = f"{len(spaces)} distances do not fit {len(axes)} axes"
-        raise error(ArgumentError, "gradient", problem, operands={"f": f.type})
+        raise error(ArgumentError, problem, operands={"f": f.type})
     slopes = tuple(_slope(f, h, a, edge_order) for h, a in zip(spaces, axes, strict=True))
     return slopes[0] if len(slopes) == 1 else slopes
 
@@ -199,7 +199,7 @@ def _slope(f: DistributedArray, spacing: Any, axis: int, edge_order: int) -> Dis
     n = f.shape[axis]
     if n < edge_order + 1:
         problem = f"axis {axis} of length {n} is shorter than edge_order + 1 = {edge_order + 1}"
-        raise error(ShapeError, "gradient", problem, operands={"f": f.type})
+        raise error(ShapeError, problem, operands={"f": f.type})
 
     if type(spacing) in (int, float):
         evenly: DistributedArray = _slope_of_even_points(
@@ -245,7 +245,7 @@ def _slope_of_points(
         _, points = as_operands("gradient", f=f, spacing=spacing)
         if points.ndim != 1 or points.shape[0] != n:
             problem = f"points of shape {list(points.shape)} do not fit axis {axis} of length {n}"
-            raise error(ShapeError, "gradient", problem, operands={"f": f.type})
+            raise error(ShapeError, problem, operands={"f": f.type})
         h = reshape(diff(points), (n - 1, *[1] * (f.ndim - axis - 1)))
         before, after = h[:-1], h[1:]
         inside = (

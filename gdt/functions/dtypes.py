@@ -69,14 +69,14 @@ class IntegerInfo:
     min: int
 
 
-def _dtype_of(value: Any, name: str) -> Dtype:
+def _dtype_of(value: Any) -> Dtype:
     """The dtype of an array, or the one that `value` names; DtypeError for anything else."""
     if isinstance(value, DistributedArray):
         return value.dtype
     try:
         return np.asarray(value).dtype if is_array_like(value) else np.dtype(value)
     except TypeError:
-        raise error(DtypeError, name, f"{value!r} is neither a dtype nor an array") from None
+        raise error(DtypeError, f"{value!r} is neither a dtype nor an array") from None
 
 
 @public
@@ -88,9 +88,9 @@ def finfo(type: Any, /) -> FloatInfo:
     >>> gdt.finfo("float32").bits, gdt.finfo(gdt.float64).eps
     (32, 2.220446049250313e-16)
     """
-    dtype = _dtype_of(type, "finfo")
+    dtype = _dtype_of(type)
     if kind_of(dtype) not in "fc":
-        raise error(DtypeError, "finfo", f"{dtype} is no dtype of floating-point numbers")
+        raise error(DtypeError, f"{dtype} is no dtype of floating-point numbers")
     limits = limits_of(dtype)
     numbers = {
         name: float(getattr(limits, name))
@@ -114,9 +114,9 @@ def iinfo(type: Any, /) -> IntegerInfo:
     >>> gdt.iinfo("int8").min, gdt.iinfo(gdt.uint8).max
     (-128, 255)
     """
-    dtype = _dtype_of(type, "iinfo")
+    dtype = _dtype_of(type)
     if dtype.kind not in "iu":
-        raise error(DtypeError, "iinfo", f"{dtype} is no dtype of integers")
+        raise error(DtypeError, f"{dtype} is no dtype of integers")
     limits = np.iinfo(dtype)
     return IntegerInfo(dtype, int(limits.bits), int(limits.max), int(limits.min))
 
@@ -134,7 +134,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     True
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    checked = [_is_of_kind(_dtype_of(dtype, "isdtype"), k) for k in kinds]
+    checked = [_is_of_kind(_dtype_of(dtype), k) for k in kinds]
     return any(checked)
 
 
@@ -144,7 +144,7 @@ def _is_of_kind(dtype: Dtype, kind: Any) -> bool:
     try:
         return bool(np.isdtype(FLOAT32 if dtype == BFLOAT16 else dtype, kind))
     except ValueError as cause:
-        raise error(ArgumentError, "isdtype", str(cause)) from None
+        raise error(ArgumentError, str(cause)) from None
 
 
 @public
@@ -159,14 +159,14 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     return bool(np.issubdtype(arg1, arg2))
 
 
-def _promotable(value: Any, name: str) -> Any:
+def _promotable(value: Any) -> Any:
     """Return an operand of a promotion as NumPy takes it: the dtype of a distributed array, and
     Python numbers and NumPy arrays as they are."""
     if isinstance(value, DistributedArray):
         return value.dtype
     if isinstance(value, bool | int | float | complex | np.ndarray | np.generic):
         return value
-    return _dtype_of(value, name)
+    return _dtype_of(value)
 
 
 @public
@@ -180,15 +180,15 @@ def result_type(*arrays_and_dtypes: Any) -> Dtype:
     dtype('float32')
     """
     if not arrays_and_dtypes:
-        raise error(ArgumentError, "result_type", "there is no operand")
+        raise error(ArgumentError, "there is no operand")
     if all(isinstance(a, bool | int | float | complex) for a in arrays_and_dtypes):
         problem = "Python numbers alone have no dtype: at least one array or dtype must be given"
-        raise error(ArgumentError, "result_type", problem)
-    operands = [_promotable(a, "result_type") for a in arrays_and_dtypes]
+        raise error(ArgumentError, problem)
+    operands = [_promotable(a) for a in arrays_and_dtypes]
     try:
         return promoted(*operands)
     except np.exceptions.DTypePromotionError as cause:
-        raise error(DtypeError, "result_type", str(cause)) from None
+        raise error(DtypeError, str(cause)) from None
 
 
 @public
@@ -198,7 +198,7 @@ def promote_types(type1: Any, type2: Any) -> Dtype:
     >>> gdt.promote_types("int16", "uint16")
     dtype('int32')
     """
-    return promoted(_dtype_of(type1, "promote_types"), _dtype_of(type2, "promote_types"))
+    return promoted(_dtype_of(type1), _dtype_of(type2))
 
 
 @public
@@ -210,7 +210,7 @@ def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
     >>> gdt.can_cast("int32", "float64"), gdt.can_cast(gdt.ones(2), "float32")
     (True, False)
     """
-    source, target = _dtype_of(from_, "can_cast"), _dtype_of(to, "can_cast")
+    source, target = _dtype_of(from_), _dtype_of(to)
     return castable(source, target, casting)
 
 
@@ -223,7 +223,7 @@ def common_type(*arrays: Any) -> type[Any]:
     >>> gdt.common_type(gdt.ones(2, dtype="float32")).__name__
     'float32'
     """
-    return np.common_type(*[np.empty(0, _dtype_of(a, "common_type")) for a in arrays])
+    return np.common_type(*[np.empty(0, _dtype_of(a)) for a in arrays])
 
 
 @public

@@ -71,7 +71,7 @@ def trim_zeros(
     (x,) = as_operands("trim_zeros", x=x)
     places = set(trim.lower())
     if not places or places - {"f", "b"}:
-        raise error(DtypeError, "trim_zeros", f"trim is {trim!r}, not 'f', 'b' or 'fb'")
+        raise error(DtypeError, f"trim is {trim!r}, not 'f', 'b' or 'fb'")
     axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     index = [slice(None)] * x.ndim
     for a in [checked_axis(x.type, a, "trim_zeros") for a in axes]:
@@ -165,11 +165,11 @@ def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
     if not places.size:
         return np.zeros(0, np.int64)
     if places.dtype.kind not in "iu":
-        raise error(IndexTypeError, name, f"{obj!r} names no indices", operands={"x": x.type})
+        raise error(IndexTypeError, f"{obj!r} names no indices", operands={"x": x.type})
     limit = size + (name == "insert")
     if ((places < -size) | (places >= limit)).any():
         problem = f"an index of {places.tolist()} is out of range for an axis of length {size}"
-        raise error(IndexRangeError, name, problem, operands={"x": x.type})
+        raise error(IndexRangeError, problem, operands={"x": x.type})
     return np.where(places < 0, places + size, places)
 
 

@@ -54,9 +54,9 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Distribute
     5
     """
     if not isinstance(subscripts, str):
-        subscripts, operands = _as_text("einsum", subscripts, *operands)
+        subscripts, operands = _as_text(subscripts, *operands)
     if not operands:
-        raise error(ShapeError, "einsum", f"{subscripts!r} without operands")
+        raise error(ShapeError, f"{subscripts!r} without operands")
     arrays = as_operands("einsum", **{f"operand {i}": a for i, a in enumerate(operands)})
     if len({a.dtype for a in arrays}) > 1:  # for a sum of one operand alone too
         common = promoted(*[a.dtype for a in arrays])
@@ -97,7 +97,7 @@ def _contracted(operands: Sequence[Labelled], others: Sequence[Labelled], out: T
     return x, labels
 
 
-def _as_text(name: str, *arguments: Any) -> tuple[str, tuple[Any, ...]]:
+def _as_text(*arguments: Any) -> tuple[str, tuple[Any, ...]]:
     """NumPy's other form of arguments, `x, [0, 1], w, [1, 2], [0, 2]`, as subscripts and
     operands."""
     operands, labels = arguments[0 : len(arguments) // 2 * 2 : 2], arguments[1::2]
@@ -108,7 +108,7 @@ def _as_text(name: str, *arguments: Any) -> tuple[str, tuple[Any, ...]]:
         kind = type(arguments[0]).__name__
         problem = f"subscripts are of type {kind}, not a text like 'ij,jk->ik'"
         remedy = f"Or write a list of integers from 0 to {len(LETTERS) - 1} after each operand."
-        raise error(DtypeError, name, problem, remedy=remedy) from cause
+        raise error(DtypeError, problem, remedy=remedy) from cause
     return ",".join(terms[: len(labels)]) + ("->" + terms[-1] if right else ""), operands
 
 
@@ -186,7 +186,7 @@ def _check_sizes(subscripts: str, terms: list[Term], types: Sequence[ArrayType])
 
 def _error(subscripts: str, problem: str, types: Sequence[ArrayType]) -> ShapeError:
     operands = {f"operand {i}": t for i, t in enumerate(types)}
-    return error(ShapeError, "einsum", problem, operands=operands, rule=subscripts)
+    return error(ShapeError, problem, operands=operands, rule=subscripts)
 
 
 def _without_repeats(x: DistributedArray, term: Term) -> tuple[DistributedArray, Term]:
@@ -225,11 +225,11 @@ def einsum_path(subscripts: Any, *operands: Any, optimize: Any = "greedy") -> tu
     'einsum_path'
     """
     if not isinstance(subscripts, str):
-        subscripts, operands = _as_text("einsum_path", subscripts, *operands)
+        subscripts, operands = _as_text(subscripts, *operands)
     arrays = as_operands("einsum_path", **{f"operand {i}": o for i, o in enumerate(operands)})
     values = [np.broadcast_to(np.empty(()), x.shape) for x in arrays]
     try:
         return np.einsum_path(subscripts, *values, optimize=optimize)
     except (IndexError, KeyError, TypeError) as cause:
         problem = f"optimize is {optimize!r}, neither a way to look for a path nor a path"
-        raise error(ArgumentError, "einsum_path", problem) from cause
+        raise error(ArgumentError, problem) from cause

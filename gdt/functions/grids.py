@@ -81,7 +81,7 @@ def broadcast_shapes(*shapes: Shape) -> tuple[int, ...]:
         return np.broadcast_shapes(*[checked_shape(s, "broadcast_shapes") for s in shapes])
     except ValueError:
         listed = ", ".join(map(str, shapes))
-        raise error(ShapeError, "broadcast_shapes", f"{listed} do not broadcast") from None
+        raise error(ShapeError, f"{listed} do not broadcast") from None
 
 
 # ---------------------------------------------------------------- grids
@@ -99,7 +99,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     [[[1, 2], [1, 2], [1, 2]], [[3, 3], [4, 4], [5, 5]]]
     """
     if indexing not in ("xy", "ij"):
-        raise error(ArgumentError, "meshgrid", f"indexing is {indexing!r}, neither 'xy' nor 'ij'")
+        raise error(ArgumentError, f"indexing is {indexing!r}, neither 'xy' nor 'ij'")
     rank = len(arrays)
     if not rank:
         return ()
@@ -153,7 +153,7 @@ def ix_(*arrays: Any) -> Arrays:
             places = places.astype(np.intp) if not places.size else places
             places = np.flatnonzero(places) if places.dtype.kind == "b" else places
         if places.ndim != 1:
-            raise error(ShapeError, "ix_", f"array {i} has rank {places.ndim}, not 1")
+            raise error(ShapeError, f"array {i} has rank {places.ndim}, not 1")
         operands.append(places)
     return meshgrid(*operands, indexing="ij", sparse=True)
 
@@ -180,7 +180,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Distribute
     """
     (x,) = as_operands("vander", x=x)
     if x.ndim != 1:
-        raise error(ShapeError, "vander", f"rank {x.ndim} is not 1", operands={"x": x.type})
+        raise error(ShapeError, f"rank {x.ndim} is not 1", operands={"x": x.type})
     count = x.shape[0] if N is None else N
     powers = arange(count) if increasing else arange(count - 1, -1, -1)
     x = astype(x, np.int64) if x.dtype.kind == "b" else x

@@ -77,16 +77,16 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> DistributedArra
     """
     (x,) = as_operands("bincount", x=x)
     if x.ndim != 1:
-        raise error(ShapeError, "bincount", f"rank {x.ndim} is not 1", operands={"x": x.type})
+        raise error(ShapeError, f"rank {x.ndim} is not 1", operands={"x": x.type})
     if x.dtype.kind not in "biu" and x.size:
-        raise error(DtypeError, "bincount", f"{x.dtype} are no integers", operands={"x": x.type})
+        raise error(DtypeError, f"{x.dtype} are no integers", operands={"x": x.type})
     if minlength < 0:
-        raise error(ArgumentError, "bincount", f"minlength is {minlength}, and no count")
+        raise error(ArgumentError, f"minlength is {minlength}, and no count")
     if weights is not None:
         _, weights = as_operands("bincount", x=x, weights=weights)
         if weights.shape != x.shape:
             operands = {"x": x.type, "weights": weights.type}
-            raise error(ShapeError, "bincount", "the shapes differ", operands=operands)
+            raise error(ShapeError, "the shapes differ", operands=operands)
         weights = astype(weights, float)
     if x.size and (weights is None or weights.layout is x.layout) and are_unwatched(x):
         counts = _counted_in_numpy(x, weights, minlength)
@@ -95,7 +95,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> DistributedArra
     count = minlength
     if x.size:
         if int(min_(x)) < 0:
-            raise error(ShapeError, "bincount", "there are negative elements")
+            raise error(ShapeError, "there are negative elements")
         count = max(count, int(max_(x)) + 1)
     return _counted(astype(x, np.int64), weights, count)
 
@@ -187,7 +187,7 @@ def _outer(x: Any, limits: Any, name: str) -> tuple[float, float]:
     else:
         first, last = x.min().item(), x.max().item()
     if not (math.isfinite(first) and math.isfinite(last)):
-        raise error(ShapeError, name, f"the range [{first}, {last}] is not finite")
+        raise error(ShapeError, f"the range [{first}, {last}] is not finite")
     return (first - 0.5, last + 0.5) if first == last else (first, last)
 
 
@@ -199,7 +199,7 @@ def _edges(
         if bins not in (rules := [*ESTIMATORS, "stone"]) or weights is not None:
             problem = f"bins is {bins!r}" + (" with weights" if weights is not None else "")
             remedy = f"It is a number, edges, or without weights one of {', '.join(rules)}."
-            raise error(ArgumentError, name, problem, remedy=remedy)
+            raise error(ArgumentError, problem, remedy=remedy)
         first, last = _outer(x, limits, name)
         inside = x if limits is None else x[logical_and(x >= first, x <= last)]
         width = 0.0
@@ -210,15 +210,15 @@ def _edges(
         count = math.ceil((last - first) / width) if width else 1
     elif np.ndim(bins) == 0 and not isinstance(bins, DistributedArray):
         if isinstance(bins, bool) or not isinstance(bins, int | np.integer):
-            raise error(DtypeError, name, f"bins is {bins!r}, neither a number nor edges")
+            raise error(DtypeError, f"bins is {bins!r}, neither a number nor edges")
         count = int(bins)
         if count < 1:
-            raise error(ArgumentError, name, f"bins is {count}, and no number of bins")
+            raise error(ArgumentError, f"bins is {count}, and no number of bins")
         first, last = _outer(x, limits, name)
     else:
         edges = bins.numpy() if isinstance(bins, DistributedArray) else np.asarray(bins)
         if edges.ndim != 1 or (edges[:-1] > edges[1:]).any():
-            raise error(ShapeError, name, "the edges are not a vector that increases")
+            raise error(ShapeError, "the edges are not a vector that increases")
         return edges, False
     dtype = promoted(x.dtype, float) if kind_of(x.dtype) != "f" else x.dtype
     return np.linspace(first, last, count + 1, dtype=dtype), True
@@ -271,7 +271,7 @@ def histogram(
         _, weights = as_operands("histogram", x=x, weights=weights)
         if weights.shape != x.shape:
             operands = {"x": x.type, "weights": weights.type}
-            raise error(ShapeError, "histogram", "the shapes differ", operands=operands)
+            raise error(ShapeError, "the shapes differ", operands=operands)
         weights = reshape(weights, -1)
     x = reshape(x, -1)
     is_plain = weights is None and not density and not isinstance(bins, str)
@@ -353,15 +353,13 @@ def histogramdd(
         (points,) = as_operands("histogramdd", sample=sample)
         points = reshape(points, (-1, 1)) if points.ndim == 1 else points
         if points.ndim != 2:
-            raise error(ShapeError, "histogramdd", f"the sample has rank {points.ndim}, not 2")
+            raise error(ShapeError, f"the sample has rank {points.ndim}, not 2")
         columns = [points[:, i] for i in _count(points.shape[1])]
     rank = len(columns)
     of_axes = list(bins) if isinstance(bins, list | tuple) else [bins] * rank
     limits = [None] * rank if range is None else list(range)
     if len(of_axes) != rank or len(limits) != rank:
-        raise error(
-            ArgumentError, "histogramdd", f"bins or range is not one for each of {rank} axes"
-        )
+        raise error(ArgumentError, f"bins or range is not one for each of {rank} axes")
     edges = [
         asarray(_edges(c, b, r, "histogramdd")[0], device=columns[0].mesh)
         for c, b, r in zip(columns, of_axes, limits, strict=True)
@@ -402,7 +400,7 @@ def histogram2d(
     x, y = as_operands("histogram2d", x=x, y=y)
     if x.ndim != 1 or x.shape != y.shape:
         operands = {"x": x.type, "y": y.type}
-        raise error(ShapeError, "histogram2d", "the coordinates differ in shape", operands=operands)
+        raise error(ShapeError, "the coordinates differ in shape", operands=operands)
     if not isinstance(bins, int | np.integer | str) and len(bins) not in (1, 2):
         bins = [bins, bins]
     counts, (first, second) = histogramdd((x, y), bins, range, density, weights)

@@ -60,10 +60,10 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> Arrays:
     return _placed(np.triu_indices(n, k, m))
 
 
-def _matrix_shape(x: Any, name: str) -> tuple[int, int]:
+def _matrix_shape(x: Any) -> tuple[int, int]:
     lengths = shape_of(x)
     if len(lengths) != 2:
-        raise error(ShapeError, name, f"an array of shape {list(lengths)} is no matrix")
+        raise error(ShapeError, f"an array of shape {list(lengths)} is no matrix")
     return lengths[0], lengths[1]
 
 
@@ -74,7 +74,7 @@ def tril_indices_from(x: Any, k: int = 0) -> Arrays:
     >>> [i.tolist() for i in gdt.tril_indices_from(gdt.ones((2, 2)))]
     [[0, 1, 1], [0, 0, 1]]
     """
-    n, m = _matrix_shape(x, "tril_indices_from")
+    n, m = _matrix_shape(x)
     return _placed(np.tril_indices(n, k, m), x)
 
 
@@ -85,7 +85,7 @@ def triu_indices_from(x: Any, k: int = 0) -> Arrays:
     >>> [i.tolist() for i in gdt.triu_indices_from(gdt.ones((2, 2)))]
     [[0, 0, 1], [0, 1, 1]]
     """
-    n, m = _matrix_shape(x, "triu_indices_from")
+    n, m = _matrix_shape(x)
     return _placed(np.triu_indices(n, k, m), x)
 
 
@@ -109,7 +109,7 @@ def diag_indices_from(x: Any) -> Arrays:
     lengths = shape_of(x)
     if len(lengths) < 2 or len(set(lengths)) > 1:
         problem = f"the axes of shape {list(lengths)} do not have one length"
-        raise error(ShapeError, "diag_indices_from", problem)
+        raise error(ShapeError, problem)
     return _placed([np.arange(lengths[0])] * len(lengths), x)
 
 
@@ -141,28 +141,28 @@ def ravel_multi_index(
     modes = (mode,) * len(parts) if isinstance(mode, str) else tuple(mode)
     if not len(parts) == len(dims) == len(modes):
         problem = f"{len(parts)} indices and {len(modes)} modes do not fit {len(dims)} axes"
-        raise error(ShapeError, "ravel_multi_index", problem)
+        raise error(ShapeError, problem)
     flat: Any = 0
     places = range(len(dims)) if order == "C" else range(len(dims) - 1, -1, -1)
     for d in places:
         part, n = parts[d], int(dims[d])
         if part.dtype.kind not in "iu":
             problem = f"index {d} is {part.dtype}, no integers"
-            raise error(DtypeError, "ravel_multi_index", problem)
+            raise error(DtypeError, problem)
         if modes[d] == "wrap":
             part = part % n
         elif modes[d] == "clip":
             part = part.clip(0, n - 1)
         else:
-            _check_range(part, n, "ravel_multi_index")
+            _check_range(part, n)
         flat = flat * n + astype(part, np.int64)
     result: DistributedArray = flat
     return result
 
 
-def _check_range(x: DistributedArray, n: int, name: str) -> None:
+def _check_range(x: DistributedArray, n: int) -> None:
     if x.size and bool(any_(logical_or(less(x, 0), greater_equal(x, n)))):
-        raise error(IndexRangeError, name, f"an index is out of range for {n} elements")
+        raise error(IndexRangeError, f"an index is out of range for {n} elements")
 
 
 @public
@@ -177,9 +177,9 @@ def unravel_index(indices: Any, shape: Shape, order: str = "C") -> Arrays:
     """
     (rest,) = as_operands("unravel_index", indices=indices)
     if rest.dtype.kind not in "iu":
-        raise error(DtypeError, "unravel_index", f"indices are {rest.dtype}, no integers")
+        raise error(DtypeError, f"indices are {rest.dtype}, no integers")
     sizes = checked_shape(shape, "unravel_index")
-    _check_range(rest, math.prod(sizes), "unravel_index")
+    _check_range(rest, math.prod(sizes))
     rest = astype(rest, np.int64)
     parts: dict[int, DistributedArray] = {}
     for d in range(len(sizes) - 1, -1, -1) if order == "C" else range(len(sizes)):

@@ -290,7 +290,7 @@ def nanargmax(
     2
     """
     (x,) = as_operands("nanargmax", x=x)
-    _check_numbers(x, axis, "nanargmax")
+    _check_numbers(x, axis)
     return argmax(_filled(x, -np.inf), axis=axis, keepdims=keepdims)
 
 
@@ -307,11 +307,11 @@ def nanargmin(
     0
     """
     (x,) = as_operands("nanargmin", x=x)
-    _check_numbers(x, axis, "nanargmin")
+    _check_numbers(x, axis)
     return argmin(_filled(x, np.inf), axis=axis, keepdims=keepdims)
 
 
-def _check_numbers(x: DistributedArray, axis: int | None, name: str) -> None:
+def _check_numbers(x: DistributedArray, axis: int | None) -> None:
     axis = None if axis in (0, -1) and not x.ndim else axis  # as NumPy takes them
     if has_nan(x) and reduced_count(x, axis) and bool(any_(all_(isnan(x), axis=axis))):
-        raise error(ShapeError, name, "all elements of a slice are NaN", operands={"x": x.type})
+        raise error(ShapeError, "all elements of a slice are NaN", operands={"x": x.type})

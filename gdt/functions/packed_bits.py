@@ -46,7 +46,7 @@ def packbits(x: Any, axis: int | None = None, bitorder: str = "big") -> Distribu
     places = _places(bitorder, "packbits")
     if x.dtype.kind not in "biu":
         problem = f"bits are integers or bools, not {x.dtype}"
-        raise error(DtypeError, "packbits", problem, operands={"x": x.type})
+        raise error(DtypeError, problem, operands={"x": x.type})
     x, at = along_axis_or_flat(x, axis, "packbits", takes_rank_0=True)
     widths = [(0, 0)] * x.ndim
     widths[at] = (0, -x.shape[at] % 8)
@@ -71,7 +71,7 @@ def unpackbits(
     places = _places(bitorder, "unpackbits")
     if x.dtype != np.uint8:
         problem = f"packed bits are uint8, not {x.dtype}"
-        raise error(DtypeError, "unpackbits", problem, operands={"x": x.type})
+        raise error(DtypeError, problem, operands={"x": x.type})
     x, at = along_axis_or_flat(x, axis, "unpackbits", takes_rank_0=True)
     bits = expand_dims(x, at + 1) & places.reshape(8, *[1] * (x.ndim - at - 1))
     bits = astype(bits != 0, np.uint8)
@@ -81,7 +81,7 @@ def unpackbits(
     size = bits.shape[at]
     if count < -size:
         problem = f"count is {count}, and leaves out more than {size} bits"
-        raise error(ArgumentError, "unpackbits", problem, operands={"x": x.type})
+        raise error(ArgumentError, problem, operands={"x": x.type})
     keep = (*[slice(None)] * at, slice(count))
     if count <= size:
         return bits[keep]

@@ -58,7 +58,7 @@ def unpack(x: DistributedArray) -> list[Any]:
     [[0, 1], [2]]
     """
     if not isinstance(x, DistributedArray):
-        raise error(DtypeError, "unpack", f"{type_text(x)} is no distributed array")
+        raise error(DtypeError, f"{type_text(x)} is no distributed array")
     return [shard.data for shard in x.shards]
 
 
@@ -77,10 +77,10 @@ def packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
     mesh, backend = layout.mesh, backend_of(layout.mesh)
     coordinates = mesh.local_coordinates()
     if isinstance(parts, str) or not isinstance(parts, Sequence | np.ndarray):
-        raise error(DtypeError, name, f"the parts are {type_text(parts)}, not a list of arrays")
+        raise error(DtypeError, f"the parts are {type_text(parts)}, not a list of arrays")
     if len(parts) != len(coordinates):
         problem = f"{len(parts)} parts for {len(coordinates)} devices"
-        raise error(ShapeError, name, problem, operands={"mesh": mesh})
+        raise error(ShapeError, problem, operands={"mesh": mesh})
     owners = [mesh.own_block(c) for c in coordinates]
     arrays = []
     for part, coordinate, i in zip(parts, coordinates, owners, strict=True):

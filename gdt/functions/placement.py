@@ -49,7 +49,7 @@ def fetch_layout(x: DistributedArray) -> Layout:
     Layout([-], Mesh(device=1))
     """
     if not isinstance(x, DistributedArray):
-        raise error(DtypeError, "fetch_layout", f"{type_text(x)} has no layout")
+        raise error(DtypeError, f"{type_text(x)} has no layout")
     return x.layout
 
 
@@ -63,7 +63,6 @@ def check_layout(x: DistributedArray, layout: Layout) -> None:
     if fetch_layout(x) is not layout:
         raise error(
             LayoutError,
-            "check_layout",
             "the layout is not the expected one",
             operands={"x": f"{x.type} on {x.mesh}", "expected": repr(layout)},
             remedy="Bring it there with gdt.relayout(x, layout).",

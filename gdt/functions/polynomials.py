@@ -26,7 +26,7 @@ def _coefficients(name: str, **polynomials: Any) -> list[DistributedArray]:
     for key, p in zip(polynomials, operands, strict=True):
         if p.ndim != 1:
             problem = f"{key} has rank {p.ndim}: coefficients are a vector"
-            raise error(ShapeError, name, problem, operands={key: p.type})
+            raise error(ShapeError, problem, operands={key: p.type})
     return operands
 
 
@@ -128,7 +128,7 @@ def polyder(p: Any, m: int = 1) -> DistributedArray:
     """
     (p,) = _coefficients("polyder", p=p)
     if m < 0:
-        raise error(ArgumentError, "polyder", f"m is {m}, and no count")
+        raise error(ArgumentError, f"m is {m}, and no count")
     for _ in range(m):
         count = p.shape[0]
         p = p[:-1] * np.arange(count - 1, 0, -1)
@@ -147,10 +147,10 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> DistributedArray:
     """
     (p,) = _coefficients("polyint", p=p)
     if m < 0:
-        raise error(ArgumentError, "polyint", f"m is {m}, and no count")
+        raise error(ArgumentError, f"m is {m}, and no count")
     constants = [0.0] * m if k is None else [k] * m if np.ndim(k) == 0 else list(k)
     if len(constants) < m:
-        raise error(ShapeError, "polyint", f"{len(constants)} constants are fewer than m = {m}")
+        raise error(ShapeError, f"{len(constants)} constants are fewer than m = {m}")
     for constant in constants[:m]:
         p = p / np.arange(p.shape[0], 0, -1)
         p = concat([p, with_rank(as_operands("polyint", p=p, k=constant)[1], 1)])

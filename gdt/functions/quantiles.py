@@ -88,7 +88,7 @@ def _is_of_nothing(x: DistributedArray, axis: Axis, name: str) -> bool:
 def _checked_axes(x: DistributedArray, axis: Axis, name: str) -> tuple[int, ...]:
     """The axes counted from the front; IndexRangeError where there is no element along them."""
     if _is_of_nothing(x, axis, name):
-        raise error(IndexRangeError, name, "there is no element", operands={"x": x.type})
+        raise error(IndexRangeError, "there is no element", operands={"x": x.type})
     return tuple(sorted([a + x.ndim for a in negative_axes(x.type, axis, name)]))
 
 
@@ -104,11 +104,11 @@ def _in_front(x: DistributedArray, axes: Sequence[int], *, keeps_dtype: bool) ->
     return reshape(front, (math.prod(front.shape[: len(axes)]), *rest))
 
 
-def _checked_q(q: Any, name: str, most: float) -> np.ndarray:
+def _checked_q(q: Any, most: float) -> np.ndarray:
     array = np.asarray(q.numpy() if isinstance(q, DistributedArray) else q)
     if not ((array >= 0) & (array <= most)).all():
         problem = f"q is made of numbers of 0 to {most:g}, not {q!r}"
-        raise error(ArgumentError, name, problem)
+        raise error(ArgumentError, problem)
     return array
 
 
@@ -232,12 +232,12 @@ def _quantiles(
 ) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
-        raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
+        raise error(DtypeError, "complex numbers have no order", operands={"x": x.type})
     of_numbers = numbers_only and kind_of(x.dtype) == "f"  # all others are numbers
     if method not in METHODS:
         remedy = f"It is one of {', '.join(METHODS)}."
         raise error(ArgumentError, name, f"method is {method!r}", remedy=remedy)
-    levels = _checked_q(q, name, most)
+    levels = _checked_q(q, most)
     if weights is not None:
         if method != "inverted_cdf":
             problem = f"weights go with the method 'inverted_cdf' alone, not with {method!r}"

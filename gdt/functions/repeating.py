@@ -46,7 +46,6 @@ def broadcast_arrays(*arrays: Any) -> tuple[DistributedArray, ...]:
     except ValueError:
         raise error(
             ShapeError,
-            "broadcast_arrays",
             "the shapes do not broadcast",
             operands=operand_types(operands),
         ) from None
@@ -64,7 +63,7 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
     counts = np.atleast_1d(reps).tolist()
     if not all(isinstance(n, int) and n >= 0 for n in counts):
         problem = f"reps is {reps}, not integers of 0 or more"
-        raise error(ArgumentError, "tile", problem, operands={"x": x.type})
+        raise error(ArgumentError, problem, operands={"x": x.type})
     rank = max(x.ndim, len(counts))
     counts = [1] * (rank - len(counts)) + counts
     if x.ndim < rank:
@@ -106,7 +105,6 @@ def repeat(
     if is_wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
         raise error(
             ArgumentError,
-            "repeat",
             f"repeats is {repeats!r}; it is one integer of 0 or more, or one for each of "
             f"{size} elements",
             operands={"x": x.type},
@@ -144,7 +142,7 @@ def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> Di
             "counts are integers of 0 or more",
             {"x": x.type, "repeats": counts.type},
         )
-        raise error(ArgumentError, "repeat", problem, operands=operands)
+        raise error(ArgumentError, problem, operands=operands)
     total = int(FUNCTIONS["sum"](counts.astype(float)))  # exact where there is memory for it
     checked_shape((*x.shape[:axis], total, *x.shape[axis + 1 :]), "repeat")
     counts = counts.astype(np.int64)

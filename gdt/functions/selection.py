@@ -49,7 +49,7 @@ def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> Distribute
     """
     if len(condlist) != len(choicelist) or not condlist:
         problem = f"{len(condlist)} conditions do not fit {len(choicelist)} choices"
-        raise error(ShapeError, "select", problem)
+        raise error(ShapeError, problem)
     count = len(condlist)
     arrays = {f"condition {i}": c for i, c in enumerate(condlist)}
     arrays |= {f"choice {i}": c for i, c in enumerate(choicelist)}
@@ -58,7 +58,7 @@ def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> Distribute
     for i, condition in enumerate(conditions):
         if condition.dtype.kind != "b":
             problem = f"condition {i} is {condition.dtype}, not bool"
-            raise error(DtypeError, "select", problem, operands={"condition": condition.type})
+            raise error(DtypeError, problem, operands={"condition": condition.type})
     *choices, result = _of_one_dtype("select", [*choicelist, default], operands[count:])
     for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
         result = where(condition, choice, result)
@@ -85,18 +85,18 @@ def choose(
     operands = {f"choice {i}": c for i, c in enumerate(choices)}
     a, *arrays = as_operands("choose", a=a, **operands)
     if a.dtype.kind not in "biu":
-        raise error(DtypeError, "choose", f"the indices are {a.dtype}", operands={"a": a.type})
+        raise error(DtypeError, f"the indices are {a.dtype}", operands={"a": a.type})
     if not arrays:
-        raise error(ShapeError, "choose", "there is nothing to choose from")
+        raise error(ShapeError, "there is nothing to choose from")
     a, count = astype(a, np.int64), len(arrays)
     if mode == "wrap":
         a = a % count
     elif mode == "clip":
         a = a.clip(0, count - 1)
     elif mode != "raise":
-        raise error(ArgumentError, "choose", f"unknown mode {mode!r}")
+        raise error(ArgumentError, f"unknown mode {mode!r}")
     elif a.size and bool(any_(logical_or(less(a, 0), greater_equal(a, count)))):
-        raise error(IndexRangeError, "choose", f"an index is out of range for {count} choices")
+        raise error(IndexRangeError, f"an index is out of range for {count} choices")
     arrays = _of_one_dtype("choose", list(operands.values()), arrays)
     a, *arrays, result = broadcast_arrays(a, *arrays)
     for i, choice in enumerate(arrays):
@@ -135,7 +135,7 @@ def piecewise(
         conditions.append(none)
     elif len(funclist) != count:
         problem = f"{count} conditions need {count} or {count + 1} functions, not {len(funclist)}"
-        raise error(ShapeError, "piecewise", problem)
+        raise error(ShapeError, problem)
     result = x * 0 if kind_of(x.dtype) in "iufc" else astype(x, x.dtype) & False
     for condition, function in zip(conditions, funclist, strict=True):
         value = function(x, *args, **kw) if callable(function) else function

@@ -58,15 +58,13 @@ def map_shards(
         layouts_by_name = {
             f"layout {i}": f"{w} on {m}" for i, (w, m) in enumerate(zip(every, texts, strict=True))
         }
-        raise error(
-            MeshError, "map_shards", "the layouts are on different meshes", operands=layouts_by_name
-        )
+        raise error(MeshError, "the layouts are on different meshes", operands=layouts_by_name)
 
     def mapped(*arrays: Any) -> Any:
         layouts = (ins,) * len(arrays) if isinstance(ins, Layout) else ins
         if len(layouts) != len(arrays):
             problem = f"{len(arrays)} operands for {len(layouts)} layouts"
-            raise error(ShapeError, "map_shards", problem)
+            raise error(ShapeError, problem)
         operands = [asarray(a, layout=w) for a, w in zip(arrays, layouts, strict=True)]
         results = _map_shards(*operands, f=f, out_layouts=outs)
         return results if isinstance(out_layout, tuple) else results[0]
@@ -95,7 +93,7 @@ def _map_shards(
         result = result if isinstance(result, tuple) else (result,)
         if len(result) != len(out_layouts):
             problem = f"the function returned {len(result)} arrays for {len(out_layouts)} layouts"
-            raise error(ShapeError, "map_shards", problem)
+            raise error(ShapeError, problem)
         parts.append(result)
     return tuple(
         packed(column, w, "map_shards")
@@ -106,7 +104,6 @@ def _map_shards(
 def _no_gradient(g: Any, out: Any, *arrays: Any, **static: Any) -> Any:
     raise error(
         GradientError,
-        "map_shards",
         "a function of shards has no gradient",
         remedy="Stop it with gdt.stop_gradient, or write the function with gdt's ops.",
     )

@@ -150,7 +150,7 @@ def geomspace(
     """
     if not (start and stop) or (start < 0) != (stop < 0):
         problem = f"no constant multiple leads from {start!r} to {stop!r}"
-        raise error(ArgumentError, "geomspace", problem)
+        raise error(ArgumentError, problem)
     sign = -1.0 if start < 0 else 1.0
     first, last = math.log10(abs(start)), math.log10(abs(stop))
     parts = num - 1 if endpoint else num

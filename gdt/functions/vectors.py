@@ -23,7 +23,7 @@ def _checked_lengths(name: str, x: DistributedArray, w: DistributedArray, axis: 
     lengths = [a.shape[checked_axis(a.type, axis, name)] for a in (x, w)]
     if lengths[0] != lengths[1]:
         problem = f"axis {axis} is {lengths[0]} in x but {lengths[1]} in w"
-        raise error(ShapeError, name, problem, operands={"x": x.type, "w": w.type})
+        raise error(ShapeError, problem, operands={"x": x.type, "w": w.type})
 
 
 @public
@@ -69,7 +69,7 @@ def cross(
     for label, a, at in (("x", x, axes[0]), ("w", w, axes[1])):
         if a.shape[checked_axis(a.type, at, "cross")] != 3:
             problem = f"axis {at} of {label} is not of length 3"
-            raise error(ShapeError, "cross", problem, operands={"x": x.type, "w": w.type})
+            raise error(ShapeError, problem, operands={"x": x.type, "w": w.type})
     if len({*axes}) > 1:
         x, w = moveaxis(x, axes[0], -1), moveaxis(w, axes[1], -1)
         return moveaxis(cross(x, w), -1, axes[2])

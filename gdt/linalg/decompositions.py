@@ -67,7 +67,7 @@ def _cholesky_of_split(x: DistributedArray) -> DistributedArray:
         return blocked.cholesky_by_panels(x)
     except LinAlgError:
         problem = "Matrix is not positive definite"
-        raise error(LinAlgError, "linalg.cholesky", problem, operands={"x": x.type}) from None
+        raise error(LinAlgError, problem, operands={"x": x.type}) from None
 
 
 _cholesky_of_split.vjp(conjugated(cholesky_gradient))
@@ -116,7 +116,7 @@ def qr(x: Any, mode: str = "reduced") -> QRResult | DistributedArray:
     (x,) = as_matrices("qr", x=x)
     if mode not in ("reduced", "complete", "r"):
         remedy = "Use 'reduced', 'complete' or 'r'."
-        raise error(ArgumentError, "linalg.qr", f"mode is {mode!r}", remedy=remedy)
+        raise error(ArgumentError, f"mode is {mode!r}", remedy=remedy)
     if mode == "complete" and x.shape[-2] > x.shape[-1]:
         return QRResult(*qr_of_whole(settled(x), complete=True))
     tall = rows_split(x)

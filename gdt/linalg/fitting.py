@@ -57,17 +57,17 @@ def polyfit(
     x, y = as_floats("polyfit", x=x, y=y)
     count = deg + 1
     if deg < 0:
-        raise error(ArgumentError, "polyfit", f"deg is {deg}, and no degree")
+        raise error(ArgumentError, f"deg is {deg}, and no degree")
     if x.ndim != 1 or not x.size or y.ndim not in (1, 2) or y.shape[0] != x.shape[0]:
         problem = "x is no vector of points, or y has not one value, or row, for each of them"
-        raise error(DtypeError, "polyfit", problem, operands={"x": x.type, "y": y.type})
+        raise error(DtypeError, problem, operands={"x": x.type, "y": y.type})
     rcond = x.shape[0] * limits_of(x.dtype).eps if rcond is None else rcond
     powers, values = vander(x, count), y
     if w is not None:
         _, w = as_operands("polyfit", x=x, w=w)
         if w.shape != x.shape:
             problem = "w has not one weight for each point"
-            raise error(DtypeError, "polyfit", problem, operands={"x": x.type, "w": w.type})
+            raise error(DtypeError, problem, operands={"x": x.type, "w": w.type})
         powers = powers * expand_dims(w, 1)
         values = values * (w if y.ndim == 1 else expand_dims(w, 1))
     scale = sqrt(sum_(powers * powers, axis=0))
@@ -82,7 +82,7 @@ def polyfit(
     if cov != "unscaled":
         if x.shape[0] <= count:
             problem = f"{x.shape[0]} points do not suffice for covariances of degree {deg}"
-            raise error(ArgumentError, "polyfit", problem, operands={"x": x.type})
+            raise error(ArgumentError, problem, operands={"x": x.type})
         variances = residuals / (x.shape[0] - count)
         if y.ndim == 2:
             covariances = expand_dims(covariances, 2)
@@ -105,7 +105,7 @@ def roots(p: Any) -> DistributedArray:
     (p,) = as_floats("roots", p=p)
     if p.ndim != 1:
         problem = f"p has rank {p.ndim}: coefficients are a vector"
-        raise error(ShapeError, "roots", problem, operands={"p": p.type})
+        raise error(ShapeError, problem, operands={"p": p.type})
     places = flatnonzero(p)
     dtype = np.result_type(p.dtype, np.complex64)
     if not places.size:

@@ -56,7 +56,7 @@ def _vector_norm(x: DistributedArray, axis: Axis, keepdims: bool, ord: Any) -> D
     if ord == 2:
         return sqrt(_sum_of_squares(x, axis, keepdims))
     if isinstance(ord, str | None) or np.ndim(ord) or isinstance(ord, complex):
-        raise error(ArgumentError, "linalg.norm", f"{ord!r} is no norm of vectors")
+        raise error(ArgumentError, f"{ord!r} is no norm of vectors")
     if ord == np.inf:
         largest = abs_(x) if x.size else None
         if largest is None:
@@ -99,7 +99,6 @@ def _matrix_norm(x: DistributedArray, ord: Any) -> DistributedArray:
     if ord not in (1, -1, 2, -2, np.inf, -np.inf):
         raise error(
             ArgumentError,
-            "linalg.norm",
             f"{ord!r} is no norm of matrices",
             remedy="Use 'fro', 'nuc', 1, -1, 2, -2, inf or -inf.",
         )
@@ -131,7 +130,7 @@ def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> 
         return _vector_norm(x, numbers[0], keepdims, 2 if ord is None else ord)
     if len(numbers) != 2 or numbers[0] == numbers[1]:
         problem = f"axes {tuple(axes)} name neither vectors nor matrices"
-        raise error(ShapeError, "linalg.norm", problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     value = _matrix_norm(moveaxis(x, numbers, (-2, -1)), "fro" if ord in (None, "f") else ord)
     return expand_dims(value, sorted(numbers)) if keepdims else value
 

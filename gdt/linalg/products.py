@@ -80,7 +80,7 @@ def outer(x: Any, w: Any) -> DistributedArray:
     x, w = as_operands("linalg.outer", x=x, w=w)
     if x.ndim != 1 or w.ndim != 1:
         problem = f"operands of rank {x.ndim} and {w.ndim} are no vectors"
-        raise error(ShapeError, "linalg.outer", problem, operands={"x": x.type, "w": w.type})
+        raise error(ShapeError, problem, operands={"x": x.type, "w": w.type})
     return op.outer(x, w)
 
 
@@ -144,12 +144,12 @@ def multi_dot(arrays: Sequence[Any]) -> DistributedArray:
     """
     if len(arrays) < 2:
         problem = f"{len(arrays)} arrays, where a product has two or more"
-        raise error(ShapeError, "linalg.multi_dot", problem)
+        raise error(ShapeError, problem)
     operands = as_operands("linalg.multi_dot", **{f"arrays_{i}": a for i, a in enumerate(arrays)})
     for i, a in enumerate(operands):
         if a.ndim != 2 and not (a.ndim == 1 and i in (0, len(operands) - 1)):
             problem = f"array {i} has rank {a.ndim}, which is no matrix"
-            raise error(LinAlgError, "linalg.multi_dot", problem, operands={"array": a.type})
+            raise error(LinAlgError, problem, operands={"array": a.type})
     sizes = [1 if operands[0].ndim == 1 else operands[0].shape[0]]
     sizes += [a.shape[0] if a.ndim == 1 else a.shape[-2] for a in operands[1:]]
     sizes.append(1 if operands[-1].ndim == 1 else operands[-1].shape[-1])

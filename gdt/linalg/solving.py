@@ -120,7 +120,7 @@ def solve(x: Any, y: Any) -> DistributedArray:
     columns = expand_dims(y, 1) if is_vector else y
     if not y.ndim or columns.shape[-2] != x.shape[-1]:
         problem = f"y has {columns.shape[-2] if y.ndim else 'no'} rows for {x.shape[-1]} equations"
-        raise error(ShapeError, "linalg.solve", problem, operands={"x": x.type, "y": y.type})
+        raise error(ShapeError, problem, operands={"x": x.type, "y": y.type})
     if blocked.is_large(x) and columns.ndim == 2:
         dtype = promoted(x.dtype, y.dtype)
         with _named_singular("solve", x):
@@ -314,7 +314,7 @@ def lstsq(x: Any, y: Any, rcond: float | None = None) -> LstsqResult:
     check_matrices("lstsq", "x", x, square=False)
     if x.ndim != 2 or y.ndim not in (1, 2) or y.shape[0] != x.shape[0]:
         problem = f"y of shape {list(y.shape)} does not fit x of shape {list(x.shape)}"
-        raise error(ShapeError, "linalg.lstsq", problem, operands={"x": x.type, "y": y.type})
+        raise error(ShapeError, problem, operands={"x": x.type, "y": y.type})
     columns = expand_dims(y, 1) if y.ndim == 1 else y
     rtol = _tolerance("lstsq", x, rcond)
     inverse, s = _pinv(x, rtol) if x.size else (x.mT, svdvals(x))
@@ -372,7 +372,7 @@ def tensorsolve(x: Any, y: Any, axes: Sequence[int] | None = None) -> Distribute
     shape = x.shape[y.ndim :]
     if math.prod(shape) != y.size or x.size != y.size**2:
         problem = f"x of shape {list(x.shape)} is no square matrix for y of shape {list(y.shape)}"
-        raise error(LinAlgError, "linalg.tensorsolve", problem, operands={"x": x.type, "y": y.type})
+        raise error(LinAlgError, problem, operands={"x": x.type, "y": y.type})
     return reshape(solve(reshape(x, (y.size, y.size)), reshape(y, (y.size,))), shape)
 
 
@@ -387,10 +387,10 @@ def tensorinv(x: Any, ind: int = 2) -> DistributedArray:
     """
     (x,) = as_floats("tensorinv", x=x)
     if ind < 1:
-        raise error(ShapeError, "linalg.tensorinv", f"ind is {ind}, not 1 or more")
+        raise error(ShapeError, f"ind is {ind}, not 1 or more")
     front, back = x.shape[:ind], x.shape[ind:]
     if math.prod(front) != math.prod(back):
         problem = f"{list(front)} and {list(back)} have different numbers of elements"
-        raise error(LinAlgError, "linalg.tensorinv", problem, operands={"x": x.type})
+        raise error(LinAlgError, problem, operands={"x": x.type})
     n = math.prod(front)
     return reshape(inv(reshape(x, (n, n))), (*back, *front))

@@ -46,7 +46,7 @@ def top_k_accuracy(
     >>> float(gdt.metrics.top_k_accuracy(gdt.asarray([1, 1]), logits, k=2))
     1.0
     """
-    _check_k("top_k_accuracy", k)
+    _check_k(k)
     return _mean(_hits("top_k_accuracy", labels, logits, k), reduction)
 
 
@@ -89,7 +89,6 @@ def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
     if logits.ndim < 1 or labels.shape != logits.shape[:-1]:
         raise error(
             ShapeError,
-            op,
             f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}",
             remedy="Labels have the shape of the logits without the last axis.",
         )
@@ -115,10 +114,10 @@ def _mean(hits: DistributedArray, reduction: str) -> DistributedArray:
     return total * (1 / max(hits.size, 1))
 
 
-def _check_k(op: str, k: int) -> None:
+def _check_k(k: int) -> None:
     """Raise ArgumentError unless k is at least 1."""
     if k < 1:
-        raise error(ArgumentError, op, f"k is {k}", remedy="Pass 1 or more.")
+        raise error(ArgumentError, f"k is {k}", remedy="Pass 1 or more.")
 
 
 def of_one_shape(op: str, targets: Any, predictions: Any) -> list[DistributedArray]:
@@ -126,5 +125,5 @@ def of_one_shape(op: str, targets: Any, predictions: Any) -> list[DistributedArr
     arrays = as_operands(op, targets=targets, predictions=predictions)
     if arrays[0].shape != arrays[1].shape:
         shapes = [list(x.shape) for x in arrays]
-        raise error(ShapeError, op, f"targets have shape {shapes[0]}, predictions {shapes[1]}")
+        raise error(ShapeError, f"targets have shape {shapes[0]}, predictions {shapes[1]}")
     return arrays

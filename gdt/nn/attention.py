@@ -121,10 +121,10 @@ class MultiHeadAttention(Module):
     ) -> None:
         key_heads = heads if key_heads is None else key_heads
         name = "MultiHeadAttention"
-        check_sizes(name, heads=heads, size=size, head_size=head_size, key_heads=key_heads)
+        check_sizes(heads=heads, size=size, head_size=head_size, key_heads=key_heads)
         if heads % key_heads:
             problem = f"{key_heads} heads of keys do not divide {heads} heads"
-            raise error(ArgumentError, name, problem)
+            raise error(ArgumentError, problem)
         layouts, create = dict(layouts or {}), initializers.get(initializer)
         self._parameter_specs: dict[str, ParameterSpec] = {}
         for number, part in enumerate(PARTS):
@@ -139,7 +139,7 @@ class MultiHeadAttention(Module):
                 )
         for wrong in layouts:
             remedy = f"They are {', '.join(self._parameter_specs)}."
-            raise error(LayoutError, name, f"{wrong!r} is no parameter", remedy=remedy)
+            raise error(LayoutError, f"{wrong!r} is no parameter", remedy=remedy)
         self.heads, self.key_heads, self.head_size = heads, key_heads, head_size
         self.causal, self.rotary, self.size = causal, rotary, size
         own_key = None if key is None else random.fold_in(random.key(key), len(PARTS))

@@ -73,7 +73,7 @@ class Convolution(Module):
         key: Any = None,
     ) -> None:
         name = type(self).__name__
-        check_sizes(name, channels=channels, groups=groups, input_channels=input_channels)
+        check_sizes(channels=channels, groups=groups, input_channels=input_channels)
         self.taps = one_for_each_axis(name, "size", size, self.rank, 1)
         self.strides = one_for_each_axis(name, "strides", strides, self.rank, 1)
         self.dilation = one_for_each_axis(name, "dilation", dilation, self.rank, 1)
@@ -103,7 +103,7 @@ class Convolution(Module):
                 f"{self.groups} groups do not divide {input_channels} input channels and "
                 f"{self.channels} channels"
             )
-            raise error(ArgumentError, type(self).__name__, problem)
+            raise error(ArgumentError, problem)
         return (*self.taps, input_channels // self.groups, self.channels)
 
     def _build(self, input_channels: int, mesh: Mesh | None = None) -> None:
@@ -126,7 +126,7 @@ class Convolution(Module):
         if np.ndim(x) != self.rank + 2:
             problem = f"x has shape {list(np.shape(x))}, and {self.rank + 2} axes are needed"
             remedy = "They are batch, spatial axes and channels."
-            raise error(ShapeError, type(self).__name__, problem, remedy=remedy)
+            raise error(ShapeError, problem, remedy=remedy)
         if self.weight is None:
             self._build(features_of(type(self).__name__, x), mesh_of(self, x))
         x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)

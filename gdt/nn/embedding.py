@@ -45,7 +45,7 @@ class Embedding(Module):
         dtype: Any = np.float32,
         key: Any = None,
     ) -> None:
-        check_sizes("Embedding", count=count, size=size)
+        check_sizes(count=count, size=size)
         spec = ParameterSpec("Embedding", initializers.get(initializer), dtype, weight_layout, key)
         self.weight = spec.create((count, size))
 

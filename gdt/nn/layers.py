@@ -69,7 +69,7 @@ class Dense(Module):
             input_size, output_size = None, input_size
         if output_size is None:
             raise error(ArgumentError, "it has no output size", remedy="Write Dense(10).")
-        check_sizes("Dense", input_size=input_size, output_size=output_size)
+        check_sizes(input_size=input_size, output_size=output_size)
         create, create_bias = initializers.get(initializer), initializers.get(bias_initializer)
         self.weight: DistributedArray | None = None
         self.bias: DistributedArray | None = None
@@ -137,7 +137,7 @@ def _check_layer(op: str, number: int, layer: Any) -> None:
         raise error(ArgumentError, op, problem, remedy=f"Write {remedy}")
     if not callable(layer) and not isinstance(layer, Symbol):
         problem = f"layer {number} is {shown_value(layer)}, neither a module nor a function"
-        raise error(ArgumentError, op, problem)
+        raise error(ArgumentError, problem)
 
 
 @checked_class(eager=True)
@@ -232,11 +232,11 @@ class Residual(Module):
         return x + self.layer(x)
 
 
-def _check_list(layer: str, arrays: Any) -> None:
+def _check_list(arrays: Any) -> None:
     """Raise ArgumentError unless `arrays` is a list of some arrays."""
     if not isinstance(arrays, list | tuple) or not arrays:
         shown = "empty" if isinstance(arrays, list | tuple) else shown_value(arrays)
-        raise error(ArgumentError, layer, f"arrays is {shown}, not a list of arrays")
+        raise error(ArgumentError, f"arrays is {shown}, not a list of arrays")
 
 
 @checked_class(eager=True)
@@ -248,7 +248,7 @@ class Add(Module):
     """
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        _check_list("Add", arrays)
+        _check_list(arrays)
         return functools.reduce(operator.add, arrays)
 
 
@@ -264,7 +264,7 @@ class Concatenate(Module):
         self.axis = axis
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        _check_list("Concatenate", arrays)
+        _check_list(arrays)
         return concat(arrays, self.axis)
 
     def describe(self) -> str:

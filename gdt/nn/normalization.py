@@ -32,10 +32,10 @@ class _FeatureNorm(Module):
     """
 
     def __init__(self, size: int | None, epsilon: float, specs: dict[str, ParameterSpec]) -> None:
-        check_sizes(type(self).__name__, size=size)
+        check_sizes(size=size)
         if not epsilon >= 0:
             problem = f"epsilon is {epsilon!r}"
-            raise error(ArgumentError, type(self).__name__, problem, remedy="It is at least 0.")
+            raise error(ArgumentError, problem, remedy="It is at least 0.")
         self.epsilon, self._parameter_specs = epsilon, specs
         self.scale: DistributedArray | None = None
         self.offset: DistributedArray | None = None
@@ -248,7 +248,7 @@ class GroupNorm(_FeatureNorm):
         epsilon: float = 1e-5,
         dtype: Any = np.float32,
     ) -> None:
-        check_sizes("GroupNorm", groups=groups)
+        check_sizes(groups=groups)
         if size is not None and size % groups:
             raise error(ArgumentError, f"{groups} groups do not divide {size} channels")
         self.groups = groups

@@ -69,7 +69,7 @@ class ParameterSpec:
         array: Any = self.initializer(tuple(shape), self.dtype, layout, key)
         if not isinstance(array, DistributedArray):
             problem = f"initializer returned {shown_value(array)}, not an array"
-            raise error(ArgumentError, self.layer, problem)
+            raise error(ArgumentError, problem)
         return array
 
 
@@ -125,11 +125,11 @@ def _as_array(x: Any) -> Any:
 # ---------------------------------------------------------------- sizes and meshes
 
 
-def check_sizes(layer: str, **sizes: int | None) -> None:
+def check_sizes(**sizes: int | None) -> None:
     """Raise ArgumentError for a size that is not positive; None is a size that is not known yet."""
     for label, size in sizes.items():
         if size is not None and size < 1:
-            raise error(ArgumentError, layer, f"{label} is {size}, not positive")
+            raise error(ArgumentError, f"{label} is {size}, not positive")
 
 
 def features_of(layer: str, x: Any, rank: int = 1) -> int:
@@ -141,7 +141,7 @@ def features_of(layer: str, x: Any, rank: int = 1) -> int:
     shape = np.shape(x)
     if len(shape) < rank:
         problem = f"x has shape {list(shape)}; the layer needs {rank} axes or more"
-        raise error(ShapeError, layer, problem)
+        raise error(ShapeError, problem)
     return int(shape[-1])
 
 
@@ -150,7 +150,7 @@ def check_features(layer: str, x: Any, size: int, rank: int = 1) -> None:
     features = features_of(layer, x, rank)
     if features != size:
         problem = f"x has {features} features in its last axis, and the layer's arrays have {size}"
-        raise error(ShapeError, layer, problem)
+        raise error(ShapeError, problem)
 
 
 def mesh_of(layer: Module, x: Any) -> Mesh | None:

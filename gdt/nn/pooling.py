@@ -42,7 +42,7 @@ class _Pool(Module):
             axes = "3 axes or more" if self.rank is None else f"{self.rank + 2} axes"
             problem = f"x has shape {list(np.shape(x))}, and {axes} are needed"
             remedy = "They are batch, spatial axes and channels."
-            raise error(ShapeError, type(self).__name__, problem, remedy=remedy)
+            raise error(ShapeError, problem, remedy=remedy)
 
     def describe(self) -> str:
         """Return the size of the windows as text."""

@@ -97,7 +97,7 @@ class Recurrent(Module):
         key: Any = None,
     ) -> None:
         name, layouts = type(self).__name__, dict(layouts or {})
-        check_sizes(name, units=units, size=size)
+        check_sizes(units=units, size=size)
         create: dict[str, Initializer] = {
             "weight": AsMatrix(initializers.get(initializer)),
             "recurrent_weight": AsMatrix(initializers.get(recurrent_initializer)),
@@ -135,7 +135,7 @@ class Recurrent(Module):
         name = type(self).__name__
         if np.ndim(x) != 3:
             problem = f"x has shape {list(np.shape(x))}, not (batch, steps, features)"
-            raise error(ShapeError, name, problem)
+            raise error(ShapeError, problem)
         if self.size is None or self.weight is None:
             self._build(features_of(name, x, 3), mesh_of(self, x))
         check_features(name, x, self.size or 0)

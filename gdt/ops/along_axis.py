@@ -157,7 +157,6 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
     if not fits:
         raise error(
             ShapeError,
-            "take_along_axis",
             f"x and indices do not have the same rank and sizes that broadcast beside axis {axis}",
             operands={"x": x.type, "indices": indices.type},
         )

@@ -288,7 +288,7 @@ def _numbers(x: DistributedArray, nan: Any, above: Any, below: Any, /) -> Distri
     finite = where(isnan(x), nan, where(isposinf(x), above, where(isneginf(x), below, x)))
     if finite.dtype.kind == "c":
         problem = f"a complex number takes no place of a {x.dtype}"
-        raise error(DtypeError, "nan_to_num", problem, operands={"x": x.type})
+        raise error(DtypeError, problem, operands={"x": x.type})
     return astype(finite, x.dtype)
 
 
@@ -301,7 +301,7 @@ def isposinf(x: Any, out: DistributedArray | None = None) -> DistributedArray:
     [True, False]
     """
     (x,) = as_operands("isposinf", x=x)
-    _check_real(x, "isposinf")
+    _check_real(x)
     return logical_and(isinf(x), greater(x, 0))
 
 
@@ -314,14 +314,14 @@ def isneginf(x: Any, out: DistributedArray | None = None) -> DistributedArray:
     [False, True]
     """
     (x,) = as_operands("isneginf", x=x)
-    _check_real(x, "isneginf")
+    _check_real(x)
     return logical_and(isinf(x), less(x, 0))
 
 
-def _check_real(x: DistributedArray, name: str) -> None:
+def _check_real(x: DistributedArray) -> None:
     if x.dtype.kind == "c":
         problem = "complex numbers have no sign"
-        raise error(DtypeError, name, problem, operands={"x": x.type})
+        raise error(DtypeError, problem, operands={"x": x.type})
 
 
 @public

@@ -74,7 +74,7 @@ def _checked(name: str, a: Any, v: Any, mode: str) -> list[DistributedArray]:
     for key, x in zip(("a", "v"), operands, strict=True):
         if x.ndim != 1 or not x.size:
             problem = f"{key} of shape {list(x.shape)} is no vector with elements"
-            raise error(ShapeError, name, problem, operands={key: x.type})
+            raise error(ShapeError, problem, operands={key: x.type})
     if mode not in ("full", "same", "valid"):
         problem = f"mode is {mode!r}, not 'full', 'same' or 'valid'"
         raise error(ArgumentError, name, problem)

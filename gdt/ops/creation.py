@@ -96,9 +96,9 @@ def asarray(
     try:
         whole = as_array(value, mesh, target)
     except (ValueError, TypeError) as e:
-        raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
+        raise error(ShapeError, f"the value is no array: {e}") from None
     if kind_of(whole.dtype) not in "biufc":
-        raise error(DtypeError, "asarray", f"the value has dtype {whole.dtype}, which is no number")
+        raise error(DtypeError, f"the value has dtype {whole.dtype}, which is no number")
     target_layout = checked_layout(layout, whole.ndim, "asarray", device)
     is_constant = isinstance(value, NUMBERS)
     return distribute(
@@ -121,7 +121,7 @@ def _converted(
         array = array.astype(dtype)
     if copy is False and array is not x:
         problem = f"an array of {x.type} is not {array.type} without a copy"
-        raise error(CopyError, "asarray", problem, remedy="Let it be copied: copy=None.")
+        raise error(CopyError, problem, remedy="Let it be copied: copy=None.")
     return array.copy() if copy else array
 
 
@@ -183,7 +183,7 @@ def full(
         values = broadcast_to(asarray(fill_value, dtype, device=device), shape)
         return values if layout is None else relayout(values, layout)
     if not isinstance(fill_value, int | float | complex | np.generic | np.ndarray):
-        raise error(ArgumentError, "full", f"fill_value is {shown_value(fill_value)}, no number")
+        raise error(ArgumentError, f"fill_value is {shown_value(fill_value)}, no number")
     dtype = np.asarray(fill_value).dtype if dtype is None else dtype
     return _constant(type_of_shape(shape, dtype, layout, "full", device), fill_value)
 

@@ -88,10 +88,10 @@ def store(source: Any, target: Any) -> None:
     (x,) = as_operands("store", source=source)
     if not hasattr(target, "__setitem__") or not hasattr(target, "shape"):
         problem = f"{type_text(target)} is no data set that takes slices"
-        raise error(ArgumentError, "store", problem, operands={"source": x.type})
+        raise error(ArgumentError, problem, operands={"source": x.type})
     if tuple(target.shape) != x.shape:
         problem = f"the data set has shape {list(target.shape)}"
-        raise error(ShapeError, "store", problem, operands={"source": x.type})
+        raise error(ShapeError, problem, operands={"source": x.type})
     x, backend = x.resolve(), backend_of(x.mesh)
     split_axes = x.layout.split_axes
     for shard in x.shards:

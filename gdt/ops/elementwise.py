@@ -233,7 +233,7 @@ def astype(
     run, target = find(x.type.dtype, dtype)
     if casting != "unsafe" and not castable(x.type.dtype, target, casting):
         problem = f"{x.dtype} is not cast to {target} under the rule {casting!r}"
-        raise error(DtypeError, "astype", problem, operands={"x": x.type})
+        raise error(DtypeError, problem, operands={"x": x.type})
     if run is None:
         return alias(x) if copy else x
     return run(x, dtype=target)

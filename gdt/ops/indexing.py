@@ -237,7 +237,7 @@ def _flat_index(arrays: Sequence[DistributedArray], sizes: Sequence[int]) -> Dis
         except ShapeError:
             shapes = ", ".join(str(list(a.shape)) for a in arrays)
             raise error(
-                IndexRangeError, "getitem", f"index arrays of shapes {shapes} do not broadcast"
+                IndexRangeError, f"index arrays of shapes {shapes} do not broadcast"
             ) from None
     result: DistributedArray = flat
     return result
@@ -281,7 +281,6 @@ def _item(array_type: ArrayType, item: Any) -> Any:
             return array
     raise error(
         IndexTypeError,
-        "getitem",
         f"{item!r} is no index",
         operands={"x": array_type},
         remedy="Use ints, slices, `...`, None, arrays of integers, or masks.",
@@ -320,7 +319,6 @@ def _check_mask(array_type: ArrayType, mask: Any, axis: int) -> None:
     ):
         raise error(
             IndexRangeError,
-            "getitem",
             f"a mask of shape {list(mask.shape)} does not fit axes of {list(covered)}",
             operands={"x": array_type},
         )

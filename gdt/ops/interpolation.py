@@ -119,11 +119,11 @@ def interp(
     x, points, values = as_operands("interp", x=x, xp=xp, fp=fp)
     if points.ndim != 1 or points.shape != values.shape or not points.size:
         operands = {"xp": points.type, "fp": values.type}
-        raise error(ShapeError, "interp", "the points are no two equal vectors", operands=operands)
+        raise error(ShapeError, "the points are no two equal vectors", operands=operands)
     for name, operand in (("x", x), ("xp", points)):
         if operand.dtype.kind == "c":
             operands = {name: operand.type}
-            raise error(DtypeError, "interp", f"{name} is complex", operands=operands)
+            raise error(DtypeError, f"{name} is complex", operands=operands)
     if values.dtype.kind == "c":
         sides = [(None if v is None else (complex(v).real, complex(v).imag)) for v in (left, right)]
         ends = [[None if s is None else s[i] for s in sides] for i in (0, 1)]
@@ -135,7 +135,7 @@ def interp(
     x, points, values = (astype(a, float) for a in (x, points, values))
     if period is not None:
         if period == 0:
-            raise error(ArgumentError, "interp", "period is 0")
+            raise error(ArgumentError, "period is 0")
         period = abs(period)
         x, host = x % period, points.numpy() % period
         order = np.argsort(host)

@@ -52,9 +52,9 @@ def _operands(arrays: Any, name: str, casting: str = "same_kind") -> list[Distri
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
     if not isinstance(arrays, list | tuple | np.ndarray):
-        raise error(DtypeError, name, f"the arrays are {type_text(arrays)}, not a list")
+        raise error(DtypeError, f"the arrays are {type_text(arrays)}, not a list")
     if len(arrays) == 0:
-        raise error(ShapeError, name, "the list of arrays is empty")
+        raise error(ShapeError, "the list of arrays is empty")
     operands = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
     dtype = promoted(*[a.dtype for a in operands])
     return [a if a.dtype == dtype else astype(a, dtype, casting=casting) for a in operands]
@@ -139,7 +139,6 @@ def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
         if array_type.ndim != first.ndim or rest[0] != rest[1]:
             raise error(
                 ShapeError,
-                "concat",
                 f"array {i} of shape {list(array_type.shape)} does not fit array 0 of shape "
                 f"{list(first.shape)} along axis {axis}",
                 operands=_by_position(types),
@@ -169,14 +168,11 @@ def stack(
     """
     operands = _operands(arrays, "stack", casting)
     if len({a.shape for a in operands}) > 1:
-        raise error(
-            ShapeError, "stack", "the arrays differ in shape", operands=operand_types(operands)
-        )
+        raise error(ShapeError, "the arrays differ in shape", operands=operand_types(operands))
     rank = operands[0].ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise error(
             AxisError,
-            "stack",
             f"axis {axis!r} is out of range for rank {rank}",
             operands=operand_types(operands),
         )
@@ -202,14 +198,14 @@ def array_split(
     (x,) = as_operands("array_split", x=x)
     if isinstance(indices_or_sections, str | bytes):
         problem = f"indices_or_sections is {indices_or_sections!r}; it is an int or a list of ints"
-        raise error(ArgumentError, "array_split", problem)
+        raise error(ArgumentError, problem)
     dim = checked_axis(x.type, axis, "array_split")
     size = x.shape[dim]
     if isinstance(indices_or_sections, int | np.integer):
         count = int(indices_or_sections)
         if not 1 <= count <= MOST_SECTIONS:
             problem = f"{count:,} sections, not 1 to {MOST_SECTIONS:,}"
-            raise error(ShapeError, "array_split", problem, operands={"x": x.type})
+            raise error(ShapeError, problem, operands={"x": x.type})
         length, remainder = divmod(size, count)
         cuts = [i * length + min(i, remainder) for i in range(1, count)]
     else:
@@ -238,7 +234,6 @@ def split(
     if isinstance(sections, int | np.integer) and (sections < 1 or size % sections):
         raise error(
             ShapeError,
-            "split",
             f"axis {axis} of size {size} has no {sections} equal sections",
             operands={"x": x.type},
             remedy="Use gdt.array_split for sections of different sizes.",

@@ -85,7 +85,7 @@ def checked_indices(
         if not indices.size:
             indices = np.zeros(indices.shape, np.int64)
         if indices.dtype.kind in "iu":
-            _check_range(array_type, indices, axis, name, negative)
+            _check_range(array_type, indices, axis, negative)
             # One copy, which all blocks of the host share.
             layout = Layout.replicated(array_type.mesh, indices.ndim)
             indices = distribute(
@@ -94,7 +94,7 @@ def checked_indices(
         else:
             indices = as_operand(indices, array_type.mesh, name, "indices")
     elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
-        indices = _in_range(array_type, indices.resolve(), axis, name, negative)
+        indices = _in_range(array_type, indices.resolve(), axis, negative)
     if indices.dtype.kind not in "iu":
         raise error(
             DtypeError,
@@ -107,7 +107,7 @@ def checked_indices(
 
 
 def _in_range(
-    array_type: ArrayType, indices: DistributedArray, axis: int, name: str, negative: bool
+    array_type: ArrayType, indices: DistributedArray, axis: int, negative: bool
 ) -> DistributedArray:
     """`indices` once they have been checked. In a recording they are what the check makes, so that
     a program that reads them checks them too."""
@@ -115,7 +115,7 @@ def _in_range(
 
     def check(blocks: Sequence[Block]) -> list[Sequence[Block]]:
         for part in _valid_parts(of, blocks):
-            _check_range(array_type, part, axis, name, negative)
+            _check_range(array_type, part, axis, negative)
         return [[block.view() for block in blocks]]
 
     (checked,) = results = check(indices.blocks)
@@ -135,7 +135,7 @@ def _valid_parts(array_type: ArrayType, blocks: Sequence[Block]) -> Sequence[Blo
         return [shard.data for shard in DistributedArray(array_type, tuple(blocks)).shards]
 
 
-def _check_range(array_type: ArrayType, indices: Any, axis: int, name: str, negative: bool) -> None:
+def _check_range(array_type: ArrayType, indices: Any, axis: int, negative: bool) -> None:
     size = array_type.shape[axis]
     least = -size if negative else 0
     if indices.size == 0 or (least <= indices.min() and indices.max() < size):
@@ -143,7 +143,6 @@ def _check_range(array_type: ArrayType, indices: Any, axis: int, name: str, nega
     wrong = indices[(indices < least) | (indices >= size)].flat[0]
     raise error(
         IndexRangeError,
-        name,
         f"index {wrong} is out of range for axis {axis} of size {size}",
         operands={"x": array_type},
     )

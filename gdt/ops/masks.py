@@ -261,9 +261,7 @@ def nonzero(x: Any) -> tuple[DistributedArray, ...]:
     (x,) = as_operands("nonzero", x=x)
     if not x.ndim:
         problem = "an array of rank 0 has no axes"
-        raise error(
-            ShapeError, "nonzero", problem, operands={"x": x.type}, remedy="Use gdt.atleast_1d(x)."
-        )
+        raise error(ShapeError, problem, operands={"x": x.type}, remedy="Use gdt.atleast_1d(x).")
     flat, indices = flatnonzero(x), []
     for dim, size in enumerate(x.shape):
         step = math.prod(x.shape[dim + 1 :])
@@ -308,7 +306,6 @@ def compress(
     if condition.ndim != 1 or condition.size > x.shape[axis]:
         raise error(
             ShapeError,
-            "compress",
             f"the condition is no array of rank 1 of {x.shape[axis]} elements at most",
             operands={"condition": condition.type, "x": x.type},
         )

@@ -166,7 +166,6 @@ def _layout_for(x: DistributedArray, layout: Layout | Sequence[Any]) -> Layout:
         if isinstance(layout, str) or not isinstance(layout, Sequence):
             raise error(
                 LayoutError,
-                "relayout",
                 f"{layout!r} is not a layout",
                 operands={"x": x.type},
                 remedy=x.layout.remedy_for(x.ndim),
@@ -177,7 +176,6 @@ def _layout_for(x: DistributedArray, layout: Layout | Sequence[Any]) -> Layout:
     if layout.rank != x.ndim:
         raise error(
             LayoutError,
-            "relayout",
             f"a layout of rank {layout.rank} does not fit an array of rank {x.ndim}",
             operands={"x": x.type, "layout": layout},
             remedy=layout.remedy_for(x.ndim),
@@ -198,7 +196,7 @@ def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
     True
     """
     if not isinstance(like, DistributedArray):
-        raise error(DtypeError, "relayout_like", f"{type_text(like)} has no layout")
+        raise error(DtypeError, f"{type_text(like)} has no layout")
     return relayout_(x, like.layout)
 
 

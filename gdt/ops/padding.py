@@ -69,7 +69,6 @@ def pad(
     if numbers.size and (numbers.dtype.kind not in "iu" or (numbers < 0).any()):
         raise error(
             ArgumentError,
-            "pad",
             f"pad_width {pad_width} holds what is no width",
             operands={"x": result.type},
             remedy="Widths are ints of at least 0; use a slice to make an array smaller.",
@@ -82,9 +81,9 @@ def pad(
         return pad(x, pad_width)
     if mode not in MODES:
         problem, remedy = f"unknown mode {mode!r}", f"Use one of {', '.join(MODES)}."
-        raise error(ArgumentError, "pad", problem, operands={"x": result.type}, remedy=remedy)
+        raise error(ArgumentError, problem, operands={"x": result.type}, remedy=remedy)
     if reflect_type not in ("even", "odd"):
-        raise error(ArgumentError, "pad", f"reflect_type {reflect_type!r} is neither even nor odd")
+        raise error(ArgumentError, f"reflect_type {reflect_type!r} is neither even nor odd")
     lengths = _pairs(result.type, stat_length, "stat_length")
     ends = _pairs(result.type, end_values, "end_values")
     for dim, (before, after) in enumerate(widths):
@@ -108,7 +107,6 @@ def _pairs(array_type: ArrayType, values: Any, name: str) -> list[tuple[Any, Any
     except ValueError:
         raise error(
             ShapeError,
-            "pad",
             f"{name} {values} is no pair for every axis of rank {array_type.ndim}",
             operands={"x": array_type},
         ) from None
@@ -162,7 +160,7 @@ def _constant(
         )
     if fill is None or (x.dtype.kind in "biu" and fill != constant):
         raise error(
-            DtypeError, "pad", f"an array of {x.dtype} cannot hold the constant {value!r}",
+            DtypeError, f"an array of {x.dtype} cannot hold the constant {value!r}",
             operands={"x": x.type},
         )  # fmt: skip
     size = x.shape[dim]
@@ -187,7 +185,7 @@ def _between(x: DistributedArray, dim: int, start: int, stop: int | None) -> Dis
 def _check_elements(x: DistributedArray, dim: int, mode: str) -> None:
     if not x.shape[dim]:
         problem = f"axis {dim} of size 0 has no elements for mode {mode!r}"
-        raise error(ShapeError, "pad", problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
 
 
 def _with_statistics(
@@ -198,7 +196,7 @@ def _with_statistics(
     size, parts = x.shape[dim], [x]
     for is_first, width, length in ((True, before, lengths[0]), (False, after, lengths[1])):
         if length is not None and (isinstance(length, float) or length < 1):
-            raise error(ShapeError, "pad", f"stat_length {length!r} is no number of elements")
+            raise error(ShapeError, f"stat_length {length!r} is no number of elements")
         if not width:
             continue
         count = size if length is None else min(length, size)

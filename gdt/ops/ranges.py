@@ -41,13 +41,13 @@ def arange(
     [0, 1, 2, 3, 4, 5]
     """
     bounds = (0, start) if stop is None else (start, stop)
-    begin, end, stride = (_real_number(n, "arange") for n in (*bounds, step))
+    begin, end, stride = (_real_number(n) for n in (*bounds, step))
     count = _count(begin, end, stride)
     if dtype is None:
         dtype = np.arange(type(begin)(0), type(end)(0), type(stride)(1)).dtype
     array_type = type_of_shape(count, dtype, layout, "arange", device)
     if array_type.dtype.kind == "b" and count > 2:
-        raise error(DtypeError, "arange", f"a range of {count} elements is not of dtype bool")
+        raise error(DtypeError, f"a range of {count} elements is not of dtype bool")
     unit = array_type.dtype if array_type.dtype != np.float16 else np.dtype(np.float32)
     # NumPy's steps are the difference of the first two elements, as they are in the dtype.
     first = np.asarray(begin).astype(array_type.dtype)[()]
@@ -63,23 +63,23 @@ def arange(
     return from_indices(array_type, values, begin, end, stride)
 
 
-def _real_number(n: Any, name: str) -> Any:
+def _real_number(n: Any) -> Any:
     if isinstance(n, DistributedArray) and n.shape == ():
         n = n.numpy()[()]
     if isinstance(n, np.ndarray) and n.shape == ():
         n = n[()]
     if not isinstance(n, int | float | np.integer | np.floating | np.bool_):
-        raise error(DtypeError, name, f"{n!r} is not a real number")
+        raise error(DtypeError, f"{n!r} is not a real number")
     return n
 
 
 def _count(start: Any, stop: Any, step: Any) -> int:
     whole = all(isinstance(n, int | np.integer) for n in (start, stop, step))
     if step == 0:
-        raise error(ShapeError, "arange", "the step is 0")
+        raise error(ShapeError, "the step is 0")
     if whole:
         return max(0, -((int(start) - int(stop)) // int(step)))
     length = (float(stop) - float(start)) / float(step)
     if not math.isfinite(length):
-        raise error(ShapeError, "arange", f"no finite range from {start} to {stop} by {step}")
+        raise error(ShapeError, f"no finite range from {start} to {stop} by {step}")
     return max(0, math.ceil(length))

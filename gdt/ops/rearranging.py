@@ -61,7 +61,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
     """
     (x,) = as_operands("roll", x=x)
     if type(shift) is not int and np.asarray(shift).dtype.kind not in "iu":
-        raise error(ArgumentError, "roll", f"shift is {shift!r}, not ints", operands={"x": x.type})
+        raise error(ArgumentError, f"shift is {shift!r}, not ints", operands={"x": x.type})
     if axis is None:
         flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
         return reshape(flat, x.shape)
@@ -97,7 +97,6 @@ def moveaxis(
     if len(places[0]) != len(places[1]) or any(len(set(p)) < len(p) for p in places):
         raise error(
             ShapeError,
-            "moveaxis",
             f"source {source} and destination {destination} do not name the same number of axes, "
             "each once",
             operands={"x": x.type},
@@ -178,7 +177,7 @@ def _each(
 ) -> DistributedArray | tuple[DistributedArray, ...]:
     """Return the results of `function` for every array: one array for one, a tuple for several."""
     if not arrays:
-        raise error(ArgumentError, name, "got no arrays")
+        raise error(ArgumentError, "got no arrays")
     operands = as_operands(name, **{f"x{i}": a for i, a in enumerate(arrays)})
     results = tuple(map(function, operands))
     return results[0] if len(results) == 1 else results

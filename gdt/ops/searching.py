@@ -219,11 +219,11 @@ def searchsorted(x: Any, queries: Any, side: str = "left", sorter: Any = None) -
     [0, 1, 3]
     """
     if side not in ("left", "right"):
-        raise error(ArgumentError, "searchsorted", f"side is {side!r}, not 'left' or 'right'")
+        raise error(ArgumentError, f"side is {side!r}, not 'left' or 'right'")
     x, queries = of_one_dtype("searchsorted", x=x, queries=queries)
     if x.ndim != 1:
         problem = f"x has rank {x.ndim}, and a sorted array has 1"
-        raise error(ShapeError, "searchsorted", problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     if sorter is not None:
         x = take(x, sorter, axis=0)
     return search(x, queries, side)
@@ -242,14 +242,12 @@ def digitize(x: Any, bins: Any, right: bool = False) -> DistributedArray:
     """
     x, bins = as_operands("digitize", x=x, bins=bins)
     if x.dtype.kind == "c":
-        raise error(DtypeError, "digitize", "x is complex", operands={"x": x.type})
+        raise error(DtypeError, "x is complex", operands={"x": x.type})
     if bins.ndim != 1:
-        raise error(ShapeError, "digitize", "bins have no rank 1", operands={"bins": bins.type})
+        raise error(ShapeError, "bins have no rank 1", operands={"bins": bins.type})
     rises = bins.size < 2 or bool(all_(greater_equal(bins[1:], bins[:-1])))
     if not rises and not bool(all_(greater_equal(bins[:-1], bins[1:]))):
-        raise error(
-            ArgumentError, "digitize", "bins neither rise nor fall", operands={"bins": bins.type}
-        )
+        raise error(ArgumentError, "bins neither rise nor fall", operands={"bins": bins.type})
     side = "left" if right else "right"
     if rises:
         return searchsorted(bins, x, side=side)

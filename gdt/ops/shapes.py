@@ -68,7 +68,6 @@ def _prepare_reshape(array_type: ArrayType, *, shape: Shape) -> dict[str, Any]:
     if any(n < 0 for n in sizes) or math.prod(sizes) != total:
         raise error(
             ShapeError,
-            "reshape",
             f"{total} elements do not fit shape {list(sizes)}",
             operands={"x": array_type},
         )
@@ -178,7 +177,7 @@ def _reshape_in_order(
     x: DistributedArray, shape: Shape, *, copy: bool | None = None, order: str | None = None
 ) -> DistributedArray:
     if order not in (None, "C", "F", "A", "K"):
-        raise error(ArgumentError, "reshape", f"order is {order!r}, neither 'C' nor 'F'")
+        raise error(ArgumentError, f"order is {order!r}, neither 'C' nor 'F'")
     (x,) = as_operands("reshape", x=x)
     reshaped, transposed = (reshape, transpose) if copy else (reshape_, transpose_)
     if order == "F":
@@ -189,7 +188,6 @@ def _reshape_in_order(
     if copy is False and not _shares_memory(result, x):
         raise error(
             CopyError,
-            "reshape",
             "the elements cannot be had without a copy",
             operands={"x": x.type},
             remedy="Let them be copied: copy=None.",
@@ -266,15 +264,12 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
         if not -rank <= a < rank:
             raise error(
                 AxisError,
-                "expand_dims",
                 f"axis {a} is out of range for rank {rank}",
                 operands={"x": x.type},
             )
     places = {a % rank for a in axes}
     if len(places) < len(axes):
-        raise error(
-            ShapeError, "expand_dims", f"an axis is repeated in {axes}", operands={"x": x.type}
-        )
+        raise error(ShapeError, f"an axis is repeated in {axes}", operands={"x": x.type})
     old = iter(x.shape)
     return reshape_(x, shape=tuple([1 if i in places else next(old) for i in range(rank)]))
 
@@ -299,10 +294,10 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
         for a in axes:
             if not -x.ndim <= a < x.ndim:
                 problem = f"axis {a} is out of range for rank {x.ndim}"
-                raise error(AxisError, "squeeze", problem, operands={"x": x.type})
+                raise error(AxisError, problem, operands={"x": x.type})
             if x.shape[a] != 1:
                 problem = f"axis {a} is no axis of length 1"
-                raise error(ShapeError, "squeeze", problem, operands={"x": x.type})
+                raise error(ShapeError, problem, operands={"x": x.type})
         places = {a % x.ndim for a in axes}
     return reshape_(x, shape=tuple([n for i, n in enumerate(x.shape) if i not in places]))
 
@@ -322,7 +317,6 @@ def _prepare_transpose(
     ):
         raise error(
             ShapeError,
-            "transpose",
             f"{order} is no order of {array_type.ndim} axes",
             operands={"x": array_type},
         )
@@ -386,7 +380,6 @@ def _prepare_broadcast(array_type: ArrayType, *, shape: Shape) -> dict[str, Any]
     ):
         raise error(
             ShapeError,
-            "broadcast_to",
             f"the shape does not broadcast to {list(sizes)}",
             operands={"x": array_type},
         )

@@ -235,7 +235,7 @@ def lexsort(keys: Any, axis: int = -1) -> DistributedArray:
     keys = as_operands("lexsort", **{f"key {i}": key for i, key in enumerate(keys)})
     if not keys or len({key.shape for key in keys}) > 1:
         operands = {f"key {i}": key.type for i, key in enumerate(keys)}
-        raise error(ShapeError, "lexsort", "no keys, or keys of other shapes", operands=operands)
+        raise error(ShapeError, "no keys, or keys of other shapes", operands=operands)
     at = checked_axis(keys[0].type, axis, "lexsort")
     if keys[0].ndim == 1 and len(keys) > 1 and any(any(key.layout.dims) for key in keys):
         return order_of_rows(_key_columns(keys[::-1]))
@@ -254,11 +254,11 @@ def _key_columns(keys: Sequence[DistributedArray]) -> DistributedArray:
     return stack([astype(column, widest) for column in columns], axis=1)
 
 
-def _check_kth(x: DistributedArray, kth: Any, axis: int, name: str) -> None:
+def _check_kth(x: DistributedArray, kth: Any, axis: int) -> None:
     places, size = np.atleast_1d(kth), x.shape[axis]
     if places.dtype.kind not in "iu" or ((places < -size) | (places >= size)).any():
         problem = f"kth is {kth!r}; it is made of ints below {size} along axis {axis}"
-        raise error(ArgumentError, name, problem, operands={"x": x.type})
+        raise error(ArgumentError, problem, operands={"x": x.type})
 
 
 @public
@@ -273,7 +273,7 @@ def partition(x: Any, kth: int | Sequence[int], axis: int | None = -1) -> Distri
     [1, 2, 3]
     """
     x, axis = _operand(x, axis, "partition")
-    _check_kth(x, kth, axis, "partition")
+    _check_kth(x, kth, axis)
     places = tuple(np.atleast_1d(kth).tolist())
     partitioned: DistributedArray = _partitioned(x, kth=places, axis=axis)
     return partitioned
@@ -296,7 +296,7 @@ def argpartition(x: Any, kth: int | Sequence[int], axis: int | None = -1) -> Dis
     [1, 2, 0]
     """
     x, axis = _operand(x, axis, "argpartition")
-    _check_kth(x, kth, axis, "argpartition")
+    _check_kth(x, kth, axis)
     return _order_along(x, axis)
 
 
@@ -316,7 +316,7 @@ def top_k(
     is_count = isinstance(k, int | np.integer) and not isinstance(k, bool)
     if not is_count or not 0 <= k <= x.shape[axis]:
         problem = f"k is {k!r}; it is an int of 0 to {x.shape[axis]}"
-        raise error(ArgumentError, "top_k", problem, operands={"x": x.type})
+        raise error(ArgumentError, problem, operands={"x": x.type})
     if x.ndim == 1 and _are_few(x, k):
         first = _first_of_shards(x, int(k), largest)
     else:

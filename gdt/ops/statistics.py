@@ -270,7 +270,7 @@ def _variance(
     (x,) = as_operands("var", x=x)
     if correction is not None:
         if ddof:
-            raise error(DtypeError, "var", "ddof and correction are one argument; both are given")
+            raise error(DtypeError, "ddof and correction are one argument; both are given")
         ddof = correction
     if dtype is not None:
         check_variance_dtype(x, dtype, "var")
@@ -293,7 +293,7 @@ def check_variance_dtype(x: DistributedArray, dtype: Any, name: str) -> None:
     if x.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         problem = f"as {np.dtype(dtype)} the imaginary parts are lost"
         remedy = "Take the real result of a complex dtype, or of gdt.real(x)."
-        raise error(DtypeError, name, problem, operands={"x": x.type}, remedy=remedy)
+        raise error(DtypeError, problem, operands={"x": x.type}, remedy=remedy)
 
 
 def _of_some(

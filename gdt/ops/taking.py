@@ -202,7 +202,7 @@ def _in_range(x: Any, indices: Any, axis: int | None, mode: str) -> Any:
     """The indices, of which those out of range are counted on from the other end, or are made that
     of the first or the last element."""
     if mode not in ("wrap", "clip"):
-        raise error(ArgumentError, "take", f"mode is {mode!r}, none of 'raise', 'wrap' and 'clip'")
+        raise error(ArgumentError, f"mode is {mode!r}, none of 'raise', 'wrap' and 'clip'")
     shape = np.shape(x)
     size = math.prod(shape) if axis is None or not shape else shape[axis]
     if not isinstance(indices, DistributedArray):
@@ -262,17 +262,15 @@ def _prepare_one_hot(
     if array_type.dtype.kind not in "iu":
         raise error(
             DtypeError,
-            "one_hot",
             f"indices have dtype {array_type.dtype}",
             operands={"indices": array_type},
         )
     if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
-        raise error(ArgumentError, "one_hot", f"depth is {depth!r}; it is an int of at least 0")
+        raise error(ArgumentError, f"depth is {depth!r}; it is an int of at least 0")
     rank = array_type.ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise error(
             AxisError,
-            "one_hot",
             f"axis {axis} is out of range for rank {rank}",
             operands={"indices": array_type},
         )

@@ -73,7 +73,7 @@ def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedAr
     """
     if how != "set" and how not in OPERATIONS:
         names = ", ".join(["set", *OPERATIONS])
-        raise error(ArgumentError, "update_at", f"how is {how!r}", remedy=f"It is one of {names}.")
+        raise error(ArgumentError, f"how is {how!r}", remedy=f"It is one of {names}.")
     if not isinstance(x, DistributedArray):
         mesh = value.mesh if isinstance(value, DistributedArray) else None
         x = as_operand(x, mesh or zeros(()).mesh, "update_at", "x")
@@ -142,11 +142,9 @@ def _like(out: DistributedArray, x: DistributedArray) -> DistributedArray:
 def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
     """The value as an array of the dtype of `x`."""
     if not is_array_like(value):
-        raise error(DtypeError, "update_at", f"value is {type_text(value)}", operands={"x": x.type})
+        raise error(DtypeError, f"value is {type_text(value)}", operands={"x": x.type})
     if how == "divide" and kind_of(x.dtype) not in "fc":
-        raise error(
-            DtypeError, "update_at", f"a quotient cannot stay {x.dtype}", operands={"x": x.type}
-        )
+        raise error(DtypeError, f"a quotient cannot stay {x.dtype}", operands={"x": x.type})
     if how == "set" or x.dtype.kind in KINDS.get(type(value), ()):
         return as_elements("update_at", x, x.dtype, "value", value)
     if not isinstance(value, DistributedArray):
@@ -154,7 +152,6 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
     if not castable(value.dtype, x.dtype, "same_kind"):
         raise error(
             DtypeError,
-            "update_at",
             f"a value of {value.dtype} cannot be combined with elements that stay {x.dtype}",
             operands={"x": x.type, "value": value.type},
             remedy="Cast x, or value, with astype.",
@@ -201,7 +198,6 @@ def _check_broadcasts(
     if value.ndim > len(shape) or any(n not in (1, m) for n, m in pairs):
         raise error(
             ShapeError,
-            "update_at",
             f"a value of shape {list(value.shape)} does not broadcast to the shape {list(shape)} "
             "of what the index names",
             operands={"x": x.type, "value": value.type},

@@ -40,7 +40,7 @@ def global_norm(gradients: Tree) -> DistributedArray:
     5.0
     """
     arrays, _ = _flat(gradients)
-    scaled, unit = _scaled_norm("global_norm", arrays)
+    scaled, unit = _scaled_norm(arrays)
     return scaled * unit
 
 
@@ -62,9 +62,9 @@ def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, Distrib
     """
     if not max_norm >= 0:
         problem = f"max_norm is {max_norm!r}"
-        raise error(ArgumentError, "clip_by_global_norm", problem, remedy="It is at least 0.")
+        raise error(ArgumentError, problem, remedy="It is at least 0.")
     arrays, rebuild = _flat(gradients)
-    scaled, unit = _scaled_norm("clip_by_global_norm", arrays)
+    scaled, unit = _scaled_norm(arrays)
     if max_norm == np.inf:
         return gradients, scaled * unit
     # In units of at least 1, neither the norm nor its limit overflows.
@@ -81,12 +81,10 @@ def _flat(gradients: Tree) -> tuple[list[DistributedArray], Callable[[Sequence[A
     return flatten(gradients, others=any(g is None for g in leaves(gradients)))
 
 
-def _scaled_norm(
-    op: str, arrays: Sequence[DistributedArray]
-) -> tuple[DistributedArray, DistributedArray]:
+def _scaled_norm(arrays: Sequence[DistributedArray]) -> tuple[DistributedArray, DistributedArray]:
     """Return the norm of all arrays in a unit that keeps its squares in range, and that unit."""
     if not arrays:
-        raise error(ArgumentError, op, "gradients is a tree without arrays")
+        raise error(ArgumentError, "gradients is a tree without arrays")
     sizes = [_magnitude(g) for g in arrays]
     unit = _unit(sizes)
     total = reduce(lambda a, b: a + b, [_sum_of_squares(x, unit) for x in sizes])

@@ -45,7 +45,7 @@ class ParameterGroups(Optimizer):
                 re.compile(pattern)
             except re.error as cause:
                 problem = f"{pattern!r} is no pattern ({cause})"
-                raise error(ArgumentError, "ParameterGroups", problem) from None
+                raise error(ArgumentError, problem) from None
         optimizers = [*groups.values(), default]
         for optimizer in optimizers:
             if isinstance(optimizer, OptimizerWrapper | ParameterGroups):
@@ -54,11 +54,11 @@ class ParameterGroups(Optimizer):
                 remedy = "Pass the optimizer inside of it."
                 if isinstance(optimizer, OptimizerWrapper):
                     remedy = f"Put it around all groups: {name}(ParameterGroups(...))."
-                raise error(ArgumentError, "ParameterGroups", problem, remedy=remedy)
+                raise error(ArgumentError, problem, remedy=remedy)
         if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
             problem = "one optimizer serves two groups, whose steps it would count twice"
             remedy = "Make an optimizer for each."
-            raise error(ArgumentError, "ParameterGroups", problem, remedy=remedy)
+            raise error(ArgumentError, problem, remedy=remedy)
         self.groups, self.default = dict(groups), default
         self.state = {}
 
@@ -109,7 +109,6 @@ class ParameterGroups(Optimizer):
             if not slots_of[pattern]:
                 raise error(
                     ArgumentError,
-                    "ParameterGroups",
                     f"{pattern!r} matches no parameter, or only those of patterns before it",
                     remedy=f"The parameters are {', '.join(slot.name for slot in targets)}.",
                 )

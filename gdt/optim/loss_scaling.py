@@ -57,7 +57,7 @@ class LossScaling(OptimizerWrapper):
         problem = f"scale is {scale!r} and growth_interval {growth_interval!r}"
         self.check(scale > 0 and growth_interval >= 1, problem, "Both are positive.")
         if isinstance(optimizer, LossScaling):
-            raise error(ArgumentError, "LossScaling", "the optimizer scales the loss already")
+            raise error(ArgumentError, "the optimizer scales the loss already")
         self.optimizer, self.growth_interval = optimizer, growth_interval
         self.first_scale = scale
         self.scale: DistributedArray | None = None

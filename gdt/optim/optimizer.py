@@ -405,7 +405,7 @@ def by_name(tree: Tree) -> Mapping[str, Any]:
     named = tree if _is_flat(tree) else {slot.name: slot.value for slot in slots(tree)}
     for name, g in named.items():
         if g is not None and not isinstance(g, DistributedArray):
-            raise error(DtypeError, "update", f"the gradient of {name} is {type_text(g)}")
+            raise error(DtypeError, f"the gradient of {name} is {type_text(g)}")
     return named
 
 

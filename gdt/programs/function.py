@@ -380,13 +380,12 @@ def function(
     [3.0, 2.0, 1.0]
     """
     if verify is not None and verify < 0:
-        raise error(ArgumentError, "function", f"verify is {verify}", remedy="Pass 0 or more.")
+        raise error(ArgumentError, f"verify is {verify}", remedy="Pass 0 or more.")
     named = state if isinstance(state, list | tuple | None) else (state,)
     for i, part in enumerate(named or ()):
         if tree_of(part) is None and not isinstance(part, Generator):
             raise error(
                 DtypeError,
-                "function",
                 f"state[{i}] is {shown_value(part)}, which has no place for an array",
                 remedy="Name Modules, optimizers, generators, dicts, lists or objects with "
                 "attributes, and keep arrays in them. A list names several: write "

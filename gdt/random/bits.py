@@ -310,14 +310,13 @@ def float_dtype(op: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 def check_integers(low: int, high: int, dtype: np.dtype[Any]) -> None:
     """Raise ShapeError if no integer lies in [low, high), DtypeError if `dtype` cannot hold all."""
     if dtype.kind not in "biu":
-        raise error(DtypeError, "integers", f"{dtype} is not an integer dtype")
+        raise error(DtypeError, f"{dtype} is not an integer dtype")
     if low >= high:
-        raise error(ShapeError, "integers", f"no integer lies in [{low}, {high})")
+        raise error(ShapeError, f"no integer lies in [{low}, {high})")
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if low < least or high > most + 1:
         raise error(
             DtypeError,
-            "integers",
             f"{dtype} holds {least}..{most}, not all of {low}..{high - 1}",
             remedy="Pass a wider dtype, or a smaller range.",
         )

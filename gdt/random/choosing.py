@@ -75,7 +75,7 @@ def permutation(
     x = asarray(x)
     if not -x.ndim <= axis < x.ndim:
         problem = f"axis {axis} is out of range for rank {x.ndim}"
-        raise error(AxisError, "permutation", problem, operands={"x": x.type})
+        raise error(AxisError, problem, operands={"x": x.type})
     order = _random_order(x.shape[axis], key, Layout.of(x.mesh, (x.layout.dims[axis],)))
     return in_layout(rows_at(x, order, axis=axis % x.ndim), layout)
 
@@ -103,7 +103,7 @@ def shuffle(x: Any, axis: int = 0, *, key: Key = None) -> None:
     """
     if not isinstance(x, DistributedArray):
         remedy = "gdt.random.permutation(x) returns another array."
-        raise error(DtypeError, "shuffle", f"x is {type_text(x)}", remedy=remedy)
+        raise error(DtypeError, f"x is {type_text(x)}", remedy=remedy)
     x[...] = permutation(x, axis, key=key)
 
 
@@ -151,7 +151,7 @@ def permuted(
         return in_layout(reshape(flat, x.shape), layout)
     if not -x.ndim <= axis < x.ndim:
         problem = f"axis {axis} is out of range for rank {x.ndim}"
-        raise error(AxisError, "permuted", problem, operands={"x": x.type})
+        raise error(AxisError, problem, operands={"x": x.type})
     axis %= x.ndim
     whole = made_whole(x.resolve(), axis)
     if whole is None:
@@ -194,11 +194,11 @@ def choice(
     values = None if of_integers else asarray(x)
     if values is not None and not -values.ndim <= axis < values.ndim:
         problem = f"axis {axis} is out of range for rank {values.ndim}"
-        raise error(AxisError, "choice", problem, operands={"x": values.type})
+        raise error(AxisError, problem, operands={"x": values.type})
     n = int(x) if values is None else values.shape[axis]
     if count and (n < 1 or (not replace and count > n)):
         again = "" if replace else " without replacement"
-        raise error(ArgumentError, "choice", f"{count} of {n} elements{again}")
+        raise error(ArgumentError, f"{count} of {n} elements{again}")
     target = layout if of_integers else None
     if values is not None and target is None:
         target = Layout.replicated(values.mesh, len(sizes))
@@ -232,14 +232,14 @@ def _chances(p: Any, n: int, target: Layout, fewest: int) -> DistributedArray:
         host = np.asarray(p, float)
         if host.size and not ((host >= 0).all() and abs(host.sum() - 1) < 1e-8):
             problem = f"p adds up to {host.sum():.6g}, or holds what is no probability"
-            raise error(ArgumentError, "choice", problem)
+            raise error(ArgumentError, problem)
         if np.count_nonzero(host) < fewest:
             problem = f"{fewest} elements without replacement, but {np.count_nonzero(host)} chances"
-            raise error(ArgumentError, "choice", problem)
+            raise error(ArgumentError, problem)
         p = asarray(host, layout=Layout.replicated(target.mesh, host.ndim))
     if p.shape != (n,):
         problem = f"p has shape {list(p.shape)}, for {n} elements"
-        raise error(ShapeError, "choice", problem)
+        raise error(ShapeError, problem)
     p = relayout(p.astype(np.float64), Layout.replicated(target.mesh, 1))
     chances: DistributedArray = p / sum_(p)
     return chances

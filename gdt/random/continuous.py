@@ -50,10 +50,10 @@ def _width(low: Any, high: Any) -> Any:
         width: np.ndarray = ends[1] - ends[0]
     if not np.isfinite(width).all():
         problem = "high - low is not finite"
-        raise error(RangeError, "uniform", problem, operands={"low": low, "high": high})
+        raise error(RangeError, problem, operands={"low": low, "high": high})
     if (width < 0).any():
         problem = "high is below low"
-        raise error(ArgumentError, "uniform", problem, operands={"low": low, "high": high})
+        raise error(ArgumentError, problem, operands={"low": low, "high": high})
     return width if width.ndim else high - low
 
 
@@ -81,10 +81,10 @@ def triangular(draw: Draw, left: Any, mode: Any, right: Any) -> DistributedArray
         shapes = ", ".join(str(list(np.shape(p))) for p in (left, mode, right))
         problem = f"left, mode and right have shapes {shapes}; they are numbers"
         remedy = "Scale draws of numbers: left + (right - left) * triangular(shape, 0, peak, 1)."
-        raise error(ShapeError, "triangular", problem, remedy=remedy)
+        raise error(ShapeError, problem, remedy=remedy)
     if not (left <= mode <= right and left < right):
         problem = f"left {left}, mode {mode} and right {right} are not in this order"
-        raise error(ArgumentError, "triangular", problem)
+        raise error(ArgumentError, problem)
     u = draw.standard("uniform")
     rise, fall = (mode - left) * (right - left), (right - mode) * (right - left)
     peak = (mode - left) / (right - left)

@@ -65,7 +65,7 @@ def _whole_numbers(label: str, value: Any) -> Any:
     if numbers is None or numbers.dtype.kind not in "iu":
         problem = f"{label} is {shown_value(value)}, not integers"
         remedy = "Pass an int, or an array of integers; those of a real number are int(number)."
-        raise error(ArgumentError, "integers", problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     return numbers if numbers.ndim else index(numbers[()])
 
 

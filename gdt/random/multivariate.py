@@ -66,14 +66,14 @@ def multivariate_normal(
     n = draw.shape[-1]
     if np.shape(cov) != (n, n):
         problem = f"cov of shape {list(np.shape(cov))} does not fit {n} means"
-        raise error(ShapeError, "multivariate_normal", problem)
+        raise error(ShapeError, problem)
     for label, word, words in (
         ("check_valid", check_valid, ("warn", "raise", "ignore")),
         ("method", method, ("svd", "eigh", "cholesky")),
     ):
         if word not in words:
             problem = f"{label} is {word!r}, none of {', '.join(words)}"
-            raise error(ArgumentError, "multivariate_normal", problem)
+            raise error(ArgumentError, problem)
     if check_valid != "ignore" and method != "cholesky":
         _check_covariance(cov, tol, check_valid == "raise")
     z = draw.floats().standard("normal")
@@ -89,7 +89,7 @@ def _check_covariance(cov: Any, tol: float, is_error: bool) -> None:
         return
     problem = "covariance is not symmetric positive-semidefinite"
     if is_error:
-        raise error(ArgumentError, "multivariate_normal", problem)
+        raise error(ArgumentError, problem)
     warnings.warn(f"multivariate_normal: {problem}", RuntimeWarning, stacklevel=frame_of_user()[1])
 
 
@@ -120,7 +120,7 @@ def dirichlet(draw: Draw, alpha: Any) -> DistributedArray:
     """
     draw = _of_vectors(draw, alpha)
     if not isinstance(alpha, DistributedArray) and not (np.asarray(alpha) > 0).all():
-        raise error(ArgumentError, "dirichlet", f"alpha is {alpha}, and not all above 0")
+        raise error(ArgumentError, f"alpha is {alpha}, and not all above 0")
     x = draw.floats().sampled("log_gamma", _on_mesh(alpha, draw.layout))
     x = exp(x - max_(x, axis=-1, keepdims=True))
     return x / sum_(x, axis=-1, keepdims=True)
@@ -144,7 +144,7 @@ def multinomial(draw: Draw, n: Any, pvals: Any) -> DistributedArray:
     chances = np.asarray(pvals, float)
     if not ((chances >= 0).all() and chances[:-1].sum() <= 1 + 1e-12):
         problem = f"pvals are {pvals}: one is below 0, or their sum is more than 1"
-        raise error(ArgumentError, "multinomial", problem)
+        raise error(ArgumentError, problem)
     count_layout = Layout.of(draw.layout.mesh, draw.layout.dims[:-1])
     one = Draw("multinomial", draw.shape[:-1], np.dtype(int), draw.key, count_layout)
     trials, probability, counts = n, 1.0, []  # trials and probability that are left

@@ -92,7 +92,6 @@ def _agree(folder: Path, text: str) -> None:
             if line != its_line:
                 raise error(
                     CheckpointError,
-                    "save_model",
                     f"processes save different models to {folder}: "
                     f"{line.strip()} in process 0, {its_line.strip()} in {i}",
                     operands=dict([sides[0], sides[i]]),
@@ -158,7 +157,7 @@ def load_model(
         if isinstance(cause, GdtError):
             raise
         problem = f"{folder / 'model.json'} is damaged ({type(cause).__name__}: {cause})"
-        raise error(CheckpointError, "load_model", problem) from None
+        raise error(CheckpointError, problem) from None
     if options is not None:
         model._compilation = Compilation(Trainer(model, **options))
     return model
@@ -178,22 +177,22 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], str]:
     except OSError as cause:
         problem = f"{file} cannot be read ({cause.strerror})"
         remedy = "Pass the folder that model.save(folder) has written."
-        raise error(CheckpointError, "load_model", problem, remedy=remedy) from None
+        raise error(CheckpointError, problem, remedy=remedy) from None
     except ValueError as cause:
-        raise error(CheckpointError, "load_model", f"{file} is damaged ({cause})") from None
+        raise error(CheckpointError, f"{file} is damaged ({cause})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise error(CheckpointError, "load_model", f"{file} is no model of gdt")
+        raise error(CheckpointError, f"{file} is no model of gdt")
     if content.get("version") != VERSION:
         problem = f"{file} is of version {content.get('version')}, and this gdt reads {VERSION}"
-        raise error(CheckpointError, "load_model", problem)
+        raise error(CheckpointError, problem)
     checksum = _checksum(content)
     if content.get("crc32", checksum) != checksum:
         problem, remedy = f"{file} is damaged", "A file that was edited has no crc32."
-        raise error(CheckpointError, "load_model", problem, remedy=remedy)
+        raise error(CheckpointError, problem, remedy=remedy)
     arrays = content.setdefault("file", "arrays.safetensors")
     if not re.fullmatch(r"arrays(-\w+)?\.safetensors", str(arrays)):
         problem = f"{file} is damaged: {arrays!r} is no name of a file of arrays"
-        raise error(CheckpointError, "load_model", problem)
+        raise error(CheckpointError, problem)
     if content.get("arrays"):
         contents(folder / arrays)  # raises for a file that is missing or damaged
     return content, checksum
@@ -209,7 +208,7 @@ def _mesh_like(dims: Any) -> Mesh:
             f"the model's mesh {dict(zip(names, sizes, strict=True))} cannot be made ({cause})"
         )
         remedy = "Name one: load_model(path, mesh=...)."
-        raise error(CheckpointError, "load_model", problem, remedy=remedy) from None
+        raise error(CheckpointError, problem, remedy=remedy) from None
 
 
 METHODS["save"] = save_model

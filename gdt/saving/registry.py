@@ -53,11 +53,11 @@ def register(thing: T | None = None, *, name: str | None = None) -> Any:
     name = name or getattr(thing, "__qualname__", "").rpartition(".")[2]
     if not callable(thing) or not name or name == "<lambda>":
         problem = f"{thing!r} is no class or function with a name"
-        raise error(ArgumentError, "register", problem, remedy="Pass name=...")
+        raise error(ArgumentError, problem, remedy="Pass name=...")
     other_thing = OWN.get(name)
     if other_thing is not None and _origin(other_thing) != _origin(thing):
         problem = f"{name!r} is the name of {_origin(other_thing)} already"
-        raise error(ArgumentError, "register", problem, remedy="Pass another name=...")
+        raise error(ArgumentError, problem, remedy="Pass another name=...")
     OWN[name] = thing
     return thing
 

@@ -58,7 +58,7 @@ def load_weights(
             re.compile(pattern)
         except re.error as cause:
             problem = f"{pattern!r} is no pattern ({cause})"
-            raise error(ArgumentError, "load_weights", problem) from None
+            raise error(ArgumentError, problem) from None
     places, arrays, problems = model.state(), dict[str, Any](), []
     for key, reader in _entries(path):
         name, transform = _renamed(key, names or {})
@@ -79,7 +79,7 @@ def load_weights(
     if problems:
         what = "the files do not fit the model\n  " + "\n  ".join(problems)
         remedy = "Map names by names={pattern: name}; strict=False leaves arrays out."
-        raise error(CheckpointError, "load_weights", what, remedy=remedy)
+        raise error(CheckpointError, what, remedy=remedy)
     model.load({**places, **arrays})
     return sorted(arrays)
 
@@ -94,7 +94,7 @@ def _renamed(key: str, names: Mapping[str, Target]) -> tuple[str, Transform]:
                 return match.expand(name), transform
             except (re.error, IndexError) as cause:
                 problem = f"{name!r} does not fit the pattern {pattern!r} ({cause})"
-                raise error(ArgumentError, "load_weights", problem) from None
+                raise error(ArgumentError, problem) from None
     return key, lambda x: x
 
 
@@ -104,7 +104,7 @@ def _entries(path: Any) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     if len(paths) == 1 and paths[0].is_dir():
         paths = sorted(paths[0].glob("*.safetensors"))
     if not paths:
-        raise error(CheckpointError, "load_weights", f"{path} holds no safetensors file")
+        raise error(CheckpointError, f"{path} holds no safetensors file")
     for file in paths:
         header, start = _header(file)
         for name, facts in header.items():
@@ -126,7 +126,7 @@ def _header(file: Path) -> tuple[dict[str, Any], int]:
             return header, 8 + size
     except (OSError, ValueError, TypeError, AttributeError) as cause:
         problem = f"{file} is no safetensors file ({cause})"
-        raise error(CheckpointError, "load_weights", problem) from None
+        raise error(CheckpointError, problem) from None
 
 
 def _check_facts(name: str, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]) -> None:
@@ -142,8 +142,8 @@ def _read(file: Path, facts: Mapping[str, Any], start: int) -> np.ndarray:
     code, (first, last) = facts["dtype"], facts["data_offsets"]
     dtype = np.dtype(DTYPES.get(code, "V")).newbyteorder("<")
     if dtype == "V":
-        raise error(CheckpointError, "load_weights", f"{file} holds {code}, which gdt lacks")
+        raise error(CheckpointError, f"{file} holds {code}, which gdt lacks")
     if start + last > file.stat().st_size:
-        raise error(CheckpointError, "load_weights", f"{file} is cut off")
+        raise error(CheckpointError, f"{file} is cut off")
     values = np.fromfile(file, dtype, (last - first) // dtype.itemsize, offset=start + first)
     return values.reshape(facts["shape"])

@@ -14,7 +14,7 @@ from gdt.errors import DeviceError, MeshError, error
 from gdt.sharding import processes
 
 
-def kind_of_type(device_type: str | None, op: str) -> str | None:
+def kind_of_type(device_type: str | None) -> str | None:
     """Return the kind `"cpu"` or `"cuda"` of TF's `"CPU"` or `"GPU"`, in any case; None for
     None."""
     if device_type is None:
@@ -22,7 +22,7 @@ def kind_of_type(device_type: str | None, op: str) -> str | None:
     kinds = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
     if device_type.lower() not in kinds:
         raise error(
-            DeviceError, op, f"unknown device type {device_type!r}", remedy="Use 'CPU' or 'GPU'."
+            DeviceError, f"unknown device type {device_type!r}", remedy="Use 'CPU' or 'GPU'."
         )
     return kinds[device_type.lower()]
 
@@ -79,9 +79,9 @@ def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[
     """
     if isinstance(devices, str) or not devices:
         raise error(
-            DeviceError, op, f"devices is {devices!r}", remedy='Give a list, such as ["cpu:0"].'
+            DeviceError, f"devices is {devices!r}", remedy='Give a list, such as ["cpu:0"].'
         )
-    names = tuple(_checked_device(d, op) for d in devices)
+    names = tuple(_checked_device(d) for d in devices)
     repeated = sorted({d for d in names if names.count(d) > 1})
     if repeated:
         raise error(
@@ -91,7 +91,6 @@ def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[
     if len(kinds) > 1:
         raise error(
             MeshError,
-            op,
             "one mesh has devices of one kind",
             operands={"devices": ", ".join(names)},
             remedy="Make a mesh of each kind: gdt.relayout moves arrays from one to the other.",
@@ -114,7 +113,6 @@ def devices_of_mesh(
         shape = f"{'x'.join(map(str, sizes))} = " if len(sizes) > 1 else ""
         raise error(
             MeshError,
-            op,
             f"a mesh of {shape}{size} coordinates does not fit {len(listed)} device(s)",
             operands={"devices": ", ".join(listed)},
             remedy="Name one virtual device per coordinate, or GPUs whose number divides the mesh.",
@@ -122,24 +120,23 @@ def devices_of_mesh(
     return listed
 
 
-def _checked_device(device: object, op: str) -> str:
+def _checked_device(device: object) -> str:
     """Return the short form of a device's name, or raise DeviceError if there is no such device."""
     form = re.fullmatch(r"([a-z]+):(\d+)", device.lower()) if isinstance(device, str) else None
     kind = form.group(1).replace("gpu", "cuda") if form is not None else ""
     if form is None or kind not in ("cpu", *DEVICE_COUNTS):
         raise error(
             DeviceError,
-            op,
             f"{device!r} does not name a device",
             remedy="Names are 'cpu:0', 'cuda:0', ...",
         )
     index = int(form.group(2))
     if kind != "cpu" and index >= DEVICE_COUNTS[kind]():
-        raise _not_there(device, kind, op)
+        raise _not_there(device, kind)
     return f"{kind}:{index}"
 
 
-def _not_there(device: object, kind: str, op: str) -> DeviceError:
+def _not_there(device: object, kind: str) -> DeviceError:
     """Return the error for a device of a known kind that does not exist."""
     count = DEVICE_COUNTS[kind]()
     problem = f"device {device!r} does not exist: {count} device(s) found"
@@ -148,4 +145,4 @@ def _not_there(device: object, kind: str, op: str) -> DeviceError:
         why, remedy = WHY_MISSING[kind]() if kind in WHY_MISSING else ("", "")
         problem += f"; {why}" if why else ""
     remedy += " Use 'cpu:0', 'cpu:1', ... for virtual devices of this host."
-    return error(DeviceError, op, problem, remedy=remedy.strip())
+    return error(DeviceError, problem, remedy=remedy.strip())

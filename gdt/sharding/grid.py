@@ -32,7 +32,7 @@ def checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
             problem = f"{pair!r} is not a pair of an axis name and a size"
-            raise error(MeshError, op, problem, remedy='Write create_mesh([("x", 8)]).')
+            raise error(MeshError, problem, remedy='Write create_mesh([("x", 8)]).')
         name, size = pair
         if not name.isidentifier() or name in ("unsharded", "match"):
             raise error(
@@ -43,14 +43,14 @@ def checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
             )
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise error(
-                MeshError, op, f"axis {name!r} has size {size!r}; a size is an int of at least 1"
+                MeshError, f"axis {name!r} has size {size!r}; a size is an int of at least 1"
             )
         if name in (n for n, _ in dims):
             raise error(MeshError, op, f"two mesh axes are called {name!r}")
         dims.append((name, int(size)))
     if not dims:
         raise error(
-            MeshError, op, "a mesh needs at least one axis", remedy='Use [("x", 1)] for one device.'
+            MeshError, "a mesh needs at least one axis", remedy='Use [("x", 1)] for one device.'
         )
     return dims
 
@@ -75,7 +75,7 @@ def block_grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
 
     Major axes are cut first. Raises MeshError where `blocks` equal boxes are impossible."""
     if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
-        raise error(MeshError, op, f"blocks is {blocks!r}; it is an int of at least 1")
+        raise error(MeshError, f"blocks is {blocks!r}; it is an int of at least 1")
     grid, count = [], blocks
     for size in sizes:
         # A cut axis must end before the next one begins, else a block would not be a box.
@@ -92,5 +92,5 @@ def block_grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
         grid.append(parts)
         count //= parts
     if count != 1:
-        raise error(MeshError, op, f"{blocks} blocks are more than {math.prod(sizes)} coordinates")
+        raise error(MeshError, f"{blocks} blocks are more than {math.prod(sizes)} coordinates")
     return tuple(grid)

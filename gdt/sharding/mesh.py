@@ -343,7 +343,7 @@ def create_mesh(
     Mesh(batch=8)
     """
     op = "create_mesh"
-    device_kind = device_kinds.kind_of_type(device_type, op)
+    device_kind = device_kinds.kind_of_type(device_type)
     if mesh_dims is None:
         listed = (
             tuple(devices) if devices is not None else device_kinds.default_devices(device_kind, 1)
@@ -354,9 +354,9 @@ def create_mesh(
     names, sizes = tuple(n for n, _ in dims), tuple(s for _, s in dims)
     size = math.prod(sizes)
     if size > LARGEST:
-        raise error(MeshError, op, f"{size:,} coordinates are more than {LARGEST:,}")
+        raise error(MeshError, f"{size:,} coordinates are more than {LARGEST:,}")
     if not isinstance(mesh_name, str) or "|" in mesh_name:
-        raise error(MeshError, op, f"mesh_name is {mesh_name!r}; it is a string without '|'")
+        raise error(MeshError, f"mesh_name is {mesh_name!r}; it is a string without '|'")
     listed = device_kinds.devices_of_mesh(devices, device_kind, sizes, op)
     if reduce_by not in WAYS:
         remedy = f"It is one of {', '.join(map(repr, WAYS))}."

@@ -150,6 +150,6 @@ def evaluating(model: Module) -> Iterator[Module]:
     [1.0, 1.0]
     """
     if not isinstance(model, Module):
-        raise error(ArgumentError, "evaluating", f"model is {shown_value(model)}, not a Module")
+        raise error(ArgumentError, f"model is {shown_value(model)}, not a Module")
     with model.in_mode(training=False):
         yield model

@@ -143,7 +143,7 @@ def as_callback(callback: Any) -> Callback:
     if isinstance(callback, type) or not callable(callback):
         problem = f"a callback is {callback!r}, neither a Callback nor a function"
         remedy = "Pass an object, as in EarlyStopping(), or a function (epoch, results)."
-        raise error(ArgumentError, "fit", problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     check_takes("fit", "a callback", callback, "epoch", "results")
     return LambdaCallback(on_epoch_end=lambda epoch, logs: callback(epoch + 1, logs))
 

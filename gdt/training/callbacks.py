@@ -97,7 +97,7 @@ class Monitor(Callback):
     def __init__(self, monitor: str, mode: str, min_delta: float = 0.0, patience: int = 0) -> None:
         super().__init__()
         if patience < 0:
-            raise error(ArgumentError, type(self).__name__, f"patience is {patience}, below 0")
+            raise error(ArgumentError, f"patience is {patience}, below 0")
         if mode not in ("auto", "min", "max"):
             problem = f"mode is {mode!r}"
             remedy = "It is 'auto', 'min' or 'max'."
@@ -227,10 +227,10 @@ class ReduceLROnPlateau(Monitor):
         super().__init__(monitor, mode, min_delta, patience)
         if not 0 < factor < 1:
             problem, remedy = f"factor is {factor!r}", "It is between 0 and 1."
-            raise error(ArgumentError, "ReduceLROnPlateau", problem, remedy=remedy)
+            raise error(ArgumentError, problem, remedy=remedy)
         self.factor, self.verbose = factor, verbose
         if cooldown < 0:
-            raise error(ArgumentError, "ReduceLROnPlateau", f"cooldown is {cooldown}, below 0")
+            raise error(ArgumentError, f"cooldown is {cooldown}, below 0")
         self.cooldown, self.min_lr, self.cooling = cooldown, min_lr, 0
 
     def on_train_begin(self, logs: Numbers | None = None) -> None:

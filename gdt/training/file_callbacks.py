@@ -22,7 +22,7 @@ def is_first_process() -> bool:
     return processes.current().index == 0
 
 
-def period_of(op: str, name: str, frequency: int | str) -> int | None:
+def period_of(name: str, frequency: int | str) -> int | None:
     """Return after how many batches a callback acts; None for "epoch", 1 for "batch".
 
     Raises ArgumentError for another `frequency`, the argument `name` of the callback `op`."""
@@ -30,7 +30,7 @@ def period_of(op: str, name: str, frequency: int | str) -> int | None:
         return frequency
     if frequency not in ("epoch", "batch"):
         problem, remedy = f"{name} is {frequency!r}", "It is 'epoch', 'batch' or a positive int."
-        raise error(ArgumentError, op, problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     return 1 if frequency == "batch" else None
 
 
@@ -60,7 +60,7 @@ class ModelCheckpoint(Monitor):
         initial_value_threshold: float | None = None,
     ) -> None:
         super().__init__(monitor, mode)
-        self.period = period_of("ModelCheckpoint", "save_freq", save_freq)
+        self.period = period_of("save_freq", save_freq)
         self.filepath, self.verbose, self.save_freq = os.fspath(filepath), verbose, save_freq
         self.save_best_only, self.save_weights_only = save_best_only, save_weights_only
         self.best = initial_value_threshold
@@ -97,7 +97,7 @@ class ModelCheckpoint(Monitor):
         except KeyError as missing:
             problem = f"{self.filepath!r} names {missing.args[0]!r}, which is no result"
             remedy = f"The results are epoch, {', '.join(logs)}."
-            raise error(ArgumentError, "ModelCheckpoint", problem, remedy=remedy) from None
+            raise error(ArgumentError, problem, remedy=remedy) from None
         if self.save_weights_only:
             save(path, self.model)
         else:
@@ -167,12 +167,12 @@ class TensorBoard(Callback):
         self, log_dir: str | os.PathLike[str] = "logs", update_freq: int | str = "epoch"
     ) -> None:
         super().__init__()
-        self.period = period_of("TensorBoard", "update_freq", update_freq)
+        self.period = period_of("update_freq", update_freq)
         try:
             from tensorboardX import SummaryWriter  # noqa: PLC0415
         except ImportError:
             problem, remedy = "tensorboardX is missing", "pip install 'gdt[tensorboard]'"
-            raise error(ArgumentError, "TensorBoard", problem, remedy=remedy) from None
+            raise error(ArgumentError, problem, remedy=remedy) from None
         self.log_dir, self.batches = Path(log_dir), 0
         self._open: Callable[[str], Any] = SummaryWriter
         self._writers: dict[str, Any] = {}
@@ -231,4 +231,4 @@ class BackupAndRestore(Callback):
     def __init__(self, backup_dir: str | os.PathLike[str], save_freq: int | str = "epoch") -> None:
         super().__init__()
         self.backup_dir, self.save_freq = Path(backup_dir), save_freq
-        self.period = period_of("BackupAndRestore", "save_freq", save_freq)
+        self.period = period_of("save_freq", save_freq)

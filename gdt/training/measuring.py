@@ -81,7 +81,7 @@ def measures_of(metrics: Any, loss: Any) -> dict[str, Measure]:
         single = isinstance(metrics, str | Metric) or callable(metrics)
         if not (single or metrics is None or isinstance(metrics, Iterable)):
             problem = f"metrics is {shown_value(metrics)}"
-            raise error(ArgumentError, "Trainer", problem, remedy="Pass a list, or a dict by name.")
+            raise error(ArgumentError, problem, remedy="Pass a list, or a dict by name.")
         listed = [] if metrics is None else [metrics] if single else list(metrics)
         pairs = [(_name(m), m) for m in listed]
     measures: dict[str, Measure] = {}
@@ -109,7 +109,7 @@ def _measure(metric: Any, loss: Any) -> Measure:
         name, names = metric.lower(), {**NAMES, **losses.NAMES}
         if name not in names:
             remedy = f"Known are {', '.join(names)}."
-            raise error(ArgumentError, "Trainer", f"{metric!r} is no metric", remedy=remedy)
+            raise error(ArgumentError, f"{metric!r} is no metric", remedy=remedy)
         metric = names[name]
     if isinstance(metric, type):
         metric = metric()
@@ -121,7 +121,7 @@ def _measure(metric: Any, loss: Any) -> Measure:
     if not callable(metric) and not isinstance(metric, Metric):
         problem = f"a metric is {metric!r}"
         remedy = "Pass a name, a function (targets, predictions), or a gdt.metrics.Metric."
-        raise error(ArgumentError, "Trainer", problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     return metric  # type: ignore[no-any-return]
 
 

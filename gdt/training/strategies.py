@@ -350,6 +350,6 @@ class ModelParallel(Strategy):
         names = layout_map.mesh.axis_names
         if batch_dim_name is not None and batch_dim_name not in names:
             problem = f"batch_dim_name is {batch_dim_name!r}, and the mesh has {', '.join(names)}"
-            raise error(LayoutError, "ModelParallel", problem)
+            raise error(LayoutError, problem)
         super().__init__(layout_map.mesh, (batch_dim_name or names[0],))
         self.layout_map = layout_map

@@ -103,12 +103,12 @@ class Trainer(Steps):
                 check_takes("Trainer", repr(name), measure, "targets", "predictions")
         if clip_norm is not None and not clip_norm > 0:
             problem, remedy = f"clip_norm is {clip_norm}", "It is positive; None does not clip."
-            raise error(ArgumentError, "Trainer", problem, remedy=remedy)
+            raise error(ArgumentError, problem, remedy=remedy)
         self.weighted_metrics, self.clip_norm = tuple(weighted_metrics), clip_norm
         others = [n for n in weighted_metrics if not isinstance(self.metrics.get(n), Metric)]
         if others:
             problem = f"weighted_metrics names {others[0]!r}, which is no Metric of metrics"
-            raise error(ArgumentError, "Trainer", problem)
+            raise error(ArgumentError, problem)
         self.eager = eager
         self.session = Session()
         strategy = current_strategy()

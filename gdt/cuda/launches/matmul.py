@@ -122,7 +122,7 @@ def matmul(
     if 0 in (leading.items, m, n):
         return []
     if max(m, n, k) > INT_LIMIT:
-        raise error(KernelError, "matmul", f"lengths {m}, {n} and {k} are past 2^31 - 2^20")
+        raise error(KernelError, f"lengths {m}, {n} and {k} are past 2^31 - 2^20")
     hopper = tensor_cores and wgmma_refusal(operands, arch) is None
     rows, columns = _tile(operands, tile, multiprocessors if hopper else None)
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
@@ -186,7 +186,7 @@ def _tiled_call(
     transposed = tuple("true" if side.transposed else "false" for side in (x, w))
     instance = Instance(FILE, kernel, (*c_types, str(tile), *transposed))
     if instance not in _launched_instances():
-        raise error(KernelError, "matmul", f"no kernel {instance} for {' and '.join(c_types)}")
+        raise error(KernelError, f"no kernel {instance} for {' and '.join(c_types)}")
     call = named_call(
         instance,
         grid,

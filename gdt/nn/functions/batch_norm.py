@@ -310,7 +310,7 @@ def batch_norm(
     if type(x) is not DistributedArray:
         (x,) = as_operands("batch_norm", x=x)
     if kind_of(x.type.dtype) != "f":
-        raise error(DtypeError, "batch_norm", "x is not floating-point", operands={"x": x.type})
+        raise error(DtypeError, "x is not floating-point", operands={"x": x.type})
     rank = len(x.type.shape)
     over = tuple(range(-rank, -1)) if axes is None else negative_axes(x.type, axes, "batch_norm")
     scale = _as_factor(scale, 1.0, "scale", x, over)

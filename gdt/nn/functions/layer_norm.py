@@ -29,9 +29,9 @@ def _floating(name: str, x: Any) -> DistributedArray:
     operand: DistributedArray
     (operand,) = as_operands(name, x=x)
     if kind_of(operand.dtype) != "f":
-        raise error(DtypeError, name, "x is not floating-point", operands={"x": operand.type})
+        raise error(DtypeError, "x is not floating-point", operands={"x": operand.type})
     if not operand.ndim:
-        raise error(ShapeError, name, "x has no axis of features", operands={"x": operand.type})
+        raise error(ShapeError, "x has no axis of features", operands={"x": operand.type})
     return operand
 
 
@@ -42,7 +42,7 @@ def _factor(name: str, x: DistributedArray, label: str, value: Any, default: flo
     x, factor = as_operands(name, x=x, **{label: value})
     if factor.shape != x.shape[-1:]:
         problem = f"{label} has shape {list(factor.shape)}, not {list(x.shape[-1:])}"
-        raise error(ShapeError, name, problem, operands={"x": x.type, label: factor.type})
+        raise error(ShapeError, problem, operands={"x": x.type, label: factor.type})
     return factor
 
 
@@ -151,7 +151,7 @@ def group_norm(
     offset = _factor("group_norm", x, "offset", offset, 0.0)
     if x.ndim < 2 or groups < 1 or x.shape[-1] % groups:
         problem = f"{groups} groups do not divide the last axis of shape {list(x.shape)}"
-        raise error(ShapeError, "group_norm", problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     grouped = reshape(_wide(x), (*x.shape[:-1], groups, x.shape[-1] // groups))
     y, _, _ = batch_norm(grouped, epsilon=epsilon, axes=(*range(1, x.ndim - 1), x.ndim))
     return _of_dtype(reshape(y, x.shape) * scale + offset, x)

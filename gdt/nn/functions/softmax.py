@@ -219,7 +219,7 @@ def as_floating(name: str, x: Any) -> DistributedArray:
         return x
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
-        raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
+        raise error(DtypeError, "complex numbers have no order", operands={"x": x.type})
     return astype(x, np.float64) if x.dtype.kind in "biu" else x
 
 

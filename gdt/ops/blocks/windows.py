@@ -87,7 +87,7 @@ def windows_of(
             number = (size + before + after - reach) // s + 1
         if number < 1 or reach < 1:
             problem = f"a window of {reach} does not fit axis {axis} of {size} elements"
-            raise error(ShapeError, op, f"{problem} with padding {padding!r}")
+            raise error(ShapeError, f"{problem} with padding {padding!r}")
         windows.append(Windows(size, k, s, d, before, number))
     return tuple(windows)
 

@@ -187,7 +187,7 @@ def _misfit(
 ) -> ShapeError:
     rule = "... i k, ... k j -> ... i j" if name == "matmul" else None
     operands = {"x": x, "w": w}
-    return error(ShapeError, name, problem, operands=operands, rule=rule, remedy=remedy)
+    return error(ShapeError, problem, operands=operands, rule=rule, remedy=remedy)
 
 
 # ---------------------------------------------------------------- tensordot and its special cases
@@ -311,7 +311,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distrib
     (x,) = as_operands("diagonal", x=x)
     rows, columns = (checked_axis(x.type, a, "diagonal") for a in (axis1, axis2))
     if rows == columns:
-        raise error(ShapeError, "diagonal", f"axis {axis1} is named twice", operands={"x": x.type})
+        raise error(ShapeError, f"axis {axis1} is named twice", operands={"x": x.type})
     first, start = max(0, -offset), max(0, offset)
     length = max(0, min(x.shape[rows] - first, x.shape[columns] - start))
     x = getitem(x, (*[slice(None)] * rows, slice(first, first + length)))

@@ -46,25 +46,25 @@ def _checked(
     elif not k.shape[-2]:
         problem = "there are no keys"
     if problem:
-        raise error(ShapeError, "attention", problem, operands=types)
+        raise error(ShapeError, problem, operands=types)
     if any(kind_of(a.dtype) != "f" for a in (q, k, v)):
-        raise error(DtypeError, "attention", "operands are not floating-point", operands=types)
+        raise error(DtypeError, "operands are not floating-point", operands=types)
     leading = [a.shape[:-2] for a in operands]
     try:
         shape = np.broadcast_shapes(*leading) if len(set(leading)) > 1 else leading[0]
     except ValueError:
         problem = f"leading axes {', '.join(map(str, leading))} do not broadcast"
-        raise error(ShapeError, "attention", problem, operands=types) from None
+        raise error(ShapeError, problem, operands=types) from None
     if mask is None:
         return q, k, v, None
     seen = operands[3]
     if seen.dtype != bool:
         remedy = "It is True where a query sees a key."
-        raise error(DtypeError, "attention", "mask is not bool", operands=types, remedy=remedy)
+        raise error(DtypeError, "mask is not bool", operands=types, remedy=remedy)
     sizes = (1, 1, *seen.shape)[-2:]
     if any(n not in (1, m) for n, m in zip(sizes, (q.shape[-2], k.shape[-2]), strict=True)):
         problem = f"a mask of {sizes} is not for {q.shape[-2]} queries and {k.shape[-2]} keys"
-        raise error(ShapeError, "attention", problem, operands=types)
+        raise error(ShapeError, problem, operands=types)
     if shape != np.broadcast_shapes(*leading[:3]):  # queries that differ in what they see
         q = broadcast_to(q, (*shape, *q.shape[-2:]))
     return q, k, v, reshape(seen, sizes) if seen.ndim < 2 else seen
@@ -74,17 +74,17 @@ def _checked_key(dropout: float, key: Any, mesh: Mesh) -> Any:
     """Return the key of dropout on a mesh, or 0 if nothing is dropped; or raise ArgumentError."""
     if not 0 <= dropout < 1:
         problem = f"dropout is {dropout!r}"
-        raise error(ArgumentError, "attention", problem, remedy="It is in [0, 1).")
+        raise error(ArgumentError, problem, remedy="It is in [0, 1).")
     if not dropout:
         return 0
     if key is None:
         remedy = "Pass key=gdt.random.key(), or a seed."
-        raise error(ArgumentError, "attention", "dropout has no key", remedy=remedy)
+        raise error(ArgumentError, "dropout has no key", remedy=remedy)
     is_seed = isinstance(key, int | np.integer) and not isinstance(key, bool)
     array = asarray(np.uint64(key) if is_seed and 0 <= key < 2**64 else key)
     if array.ndim or array.dtype != np.uint64:
         problem, remedy = f"key is {array.type}", "Pass one of gdt.random.key()."
-        raise error(ArgumentError, "attention", problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     return relayout(array, Layout.replicated(mesh, 0))
 
 

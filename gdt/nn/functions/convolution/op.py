@@ -74,14 +74,14 @@ def _checked(
     if rank < 1 or x.ndim < rank + 1:
         problem = f"x of rank {x.ndim} and a kernel of rank {kernel.ndim} do not fit"
         remedy = "x is (..., H, W, channels), and the kernel (taps, taps, channels, results)."
-        raise error(ShapeError, name, problem, operands=operands, remedy=remedy)
+        raise error(ShapeError, problem, operands=operands, remedy=remedy)
     if groups < 1 or kernel.shape[-1] % groups:
         problem = f"{groups} groups do not divide {kernel.shape[-1]} results"
-        raise error(ShapeError, name, problem, operands=operands)
+        raise error(ShapeError, problem, operands=operands)
     kernel_channels = kernel.shape[channels] * (groups if channels == -2 else 1)
     if x.shape[-1] != kernel_channels:
         problem = f"x has {x.shape[-1]} channels, and the kernel is for {kernel_channels}"
-        raise error(ShapeError, name, problem, operands=operands)
+        raise error(ShapeError, problem, operands=operands)
     return x, kernel
 
 
@@ -190,7 +190,7 @@ def transposed_convolution(
     if isinstance(pads, str) and any(extra):
         problem = f"output_padding is {output_padding!r}, and padding is {padding!r}"
         remedy = "It goes with a padding of numbers, such as padding=0."
-        raise error(ArgumentError, name, problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     for i, (m, k, s, d) in enumerate(
         zip(x.shape[-rank - 1 : -1], taps, steps, dilations, strict=True)
     ):
@@ -202,11 +202,11 @@ def transposed_convolution(
     if min(pixels) < 0:
         axis = pixels.index(min(pixels))
         problem = f"padding {padding!r} leaves {pixels[axis]} elements along axis {axis}"
-        raise error(ShapeError, name, problem, operands={"x": x.type}, remedy="Pass a smaller one.")
+        raise error(ShapeError, problem, operands={"x": x.type}, remedy="Pass a smaller one.")
     windows = windows_of(name, pixels, taps, steps, padding, dilations)
     if [along.number for along in windows] != [*x.shape[-rank - 1 : -1]]:
         problem = f"output_padding {output_padding} is not below strides {strides}"
-        raise error(ArgumentError, name, problem)
+        raise error(ArgumentError, problem)
     images, results, numbers, how = _tilings(x, windows, groups)
     tiles = convolution_input_gradient(tile_images(x, results), kernel, numbers=numbers, how=how)
     return join_tiles(tiles, images)

@@ -163,11 +163,11 @@ def _windows(
     """Return x as an array, and the windows along its spatial axes."""
     (x,) = as_operands(name, x=x)
     if kind_of(x.dtype) not in "fiu":
-        raise error(DtypeError, name, "x does not hold real numbers", operands={"x": x.type})
+        raise error(DtypeError, "x does not hold real numbers", operands={"x": x.type})
     rank = x.ndim - 2 if isinstance(size, int | np.integer) else len(size)
     if rank < 1 or x.ndim < rank + 1:
         problem = f"x of rank {x.ndim} has no {max(rank, 1)} spatial axes before its channels"
-        raise error(ShapeError, name, problem, operands={"x": x.type})
+        raise error(ShapeError, problem, operands={"x": x.type})
     taps = one_for_each_axis(name, "size", size, rank, 1)
     steps = taps if strides is None else strides
     return x, windows_of(name, x.shape[-rank - 1 : -1], taps, steps, padding, 1)

@@ -26,13 +26,10 @@ Block = Any
 def _floating_pair(name: str, labels: Any, logits: Any) -> list[DistributedArray]:
     labels, logits = as_operands(name, labels=labels, logits=logits)
     if kind_of(logits.dtype) != "f":
-        raise error(
-            DtypeError, name, "logits are not floating-point", operands={"logits": logits.type}
-        )
+        raise error(DtypeError, "logits are not floating-point", operands={"logits": logits.type})
     if labels.shape != logits.shape:
         raise error(
             ShapeError,
-            name,
             "labels and logits have different shapes",
             operands={"labels": labels.type, "logits": logits.type},
         )

@@ -262,7 +262,6 @@ def sparse_softmax_cross_entropy_with_logits(
     if labels.type.dtype.kind not in "iu" or kind_of(logits.type.dtype) != "f" or not shape:
         raise error(
             DtypeError,
-            NAME,
             "labels are integers and logits floating-point rows",
             operands={"labels": labels.type, "logits": logits.type},
             remedy=ONE_HOT,
@@ -270,7 +269,6 @@ def sparse_softmax_cross_entropy_with_logits(
     if labels.type.shape != shape[:-1] or not shape[-1]:
         raise error(
             ShapeError,
-            NAME,
             f"labels {list(labels.shape)} do not name a class for each row of {list(shape)}",
             operands={"labels": labels.type, "logits": logits.type},
             remedy=ONE_HOT if labels.shape == shape else None,
