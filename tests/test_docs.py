@@ -148,6 +148,7 @@ PAGES = [
     "README.md",
     "docs/architecture.md",
     "docs/adding-an-op.md",
+    "docs/extending.md",
     "docs/parallel-training.md",
     "docs/layers.md",
     "docs/recorded-steps.md",
