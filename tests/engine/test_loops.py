@@ -37,7 +37,8 @@ from tests.ops.test_ops import check_all, mesh_id
 compiled = pytest.mark.usefixtures("compiled_loops")
 
 WITHOUT_LOOPS = {
-    "contraction", "matrix_product", "matrix_product_nt", "matrix_product_tn", "reshape", "sum",
+    "broadcast_to", "contraction", "imag", "matrix_product", "matrix_product_nt",
+    "matrix_product_tn", "real", "reshape", "sum", "transpose",
 }  # fmt: skip
 SPECIALIZED = {name for name, op in OPS.items() if op.declaration.specialization is not None}
 WITH_LOOPS = sorted(SPECIALIZED - WITHOUT_LOOPS)
