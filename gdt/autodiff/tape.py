@@ -180,7 +180,7 @@ class GradientTape(Observer):
         """
         if unconnected not in ("raise", "zero", "none"):
             problem = f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
-            raise error(ArgumentError, "GradientTape.gradient", problem)
+            raise error(ArgumentError, problem)
         return self._gradient(
             target, sources, output_gradients, unconnected, together_with, resolve
         )

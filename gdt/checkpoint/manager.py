@@ -100,9 +100,7 @@ class CheckpointManager:
         """
         file = Path(path) if path is not None else of_first_process(self.latest)
         if file is None:
-            raise error(
-                CheckpointError, "CheckpointManager.restore", f"no checkpoint in {self.directory}"
-            )
+            raise error(CheckpointError, f"no checkpoint in {self.directory}")
         return restore(file, self.tree).path
 
     def restore_or_initialize(self) -> Path | None:

@@ -187,7 +187,7 @@ class Sequential(Module):
         if isinstance(layer, Symbol):
             if self.layers:
                 problem = f"an Input comes first, and there are {len(self.layers)} layers"
-                raise error(ArgumentError, "Sequential.add", problem)
+                raise error(ArgumentError, problem)
             self.input_shapes = ((layer.shape, layer.dtype.name),)
             return
         _check_layer("Sequential.add", len(self.layers), layer)

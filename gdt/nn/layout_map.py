@@ -199,7 +199,6 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             if x.layout not in (array_layouts.kept, array_layouts.used):
                 raise error(
                     LayoutError,
-                    "LayoutMap.gathered",
                     f"{place.name} does not lie as the map says that it is kept",
                     operands={place.name: x.type, "kept": array_layouts.kept},
                     remedy="Pass the name that the tree has within the tree that was moved by "

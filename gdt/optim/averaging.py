@@ -94,7 +94,7 @@ class MovingAverage(OptimizerWrapper):
         missing = [slot.name for slot in targets if slot.name not in averages]
         if missing or not self.steps:
             problem = f"there is no average yet of {', '.join(missing or ['any parameter'])}"
-            raise error(ArgumentError, "MovingAverage.averaged", problem)
+            raise error(ArgumentError, problem)
         originals = [slot.value for slot in targets]
         for slot in targets:
             slot.owner[slot.key] = averages[slot.name]

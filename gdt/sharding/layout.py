@@ -134,9 +134,7 @@ class Layout(Immutable):
         """
         specs: list[Spec] = [UNSHARDED] * _checked_rank(rank, "Layout.batch_sharded")
         if not -rank <= axis < rank:
-            raise error(
-                LayoutError, "Layout.batch_sharded", f"axis {axis} is out of range for rank {rank}"
-            )
+            raise error(LayoutError, f"axis {axis} is out of range for rank {rank}")
         specs[axis] = batch_dim
         return cls(specs, mesh)
 
@@ -205,7 +203,6 @@ class Layout(Immutable):
         if not -self.rank <= axis < self.rank:
             raise error(
                 LayoutError,
-                "Layout.num_shards",
                 f"axis {axis} is out of range for rank {self.rank}",
                 operands={"layout": self},
             )
@@ -247,7 +244,7 @@ class Layout(Immutable):
         for d in dims:
             if not -self.rank <= d < self.rank:
                 problem = f"axis {d} is out of range for rank {self.rank}"
-                raise error(LayoutError, "Layout.delete", problem, operands={"layout": self})
+                raise error(LayoutError, problem, operands={"layout": self})
         deleted = {d % self.rank for d in dims}
         other_dims = tuple(axes for d, axes in enumerate(self.dims) if d not in deleted)
         return Layout.of(self.mesh, other_dims, self.reductions)
@@ -259,7 +256,6 @@ class Layout(Immutable):
         if len(shape) != self.rank:
             raise error(
                 ShapeError,
-                "Layout.local_shape_from_global_shape",
                 f"{list(shape)} has not rank {self.rank}",
             )
         return [-(-n // p) for n, p in zip(shape, self.shard_counts, strict=True)]
@@ -271,7 +267,6 @@ class Layout(Immutable):
         if len(shape) != self.rank:
             raise error(
                 ShapeError,
-                "Layout.global_shape_from_local_shape",
                 f"{list(shape)} has not rank {self.rank}",
             )
         return [n * p for n, p in zip(shape, self.shard_counts, strict=True)]
@@ -286,9 +281,7 @@ class Layout(Immutable):
                 index = index * self.mesh.sizes[axis] + coordinate[axis]
         except IndexError:
             problem = f"no axis {dim} in rank {self.rank}, or no coordinate {coordinate!r}"
-            raise error(
-                LayoutError, "Layout.shard_index", problem, operands={"layout": self}
-            ) from None
+            raise error(LayoutError, problem, operands={"layout": self}) from None
         return index
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
@@ -328,7 +321,7 @@ class Layout(Immutable):
         """
         form = re.fullmatch(r"sharding_specs:([^;]*);partial:([^;]*);mesh:(.*)", text)
         if form is None:
-            raise error(LayoutError, "Layout.from_string", f"cannot read {text!r}")
+            raise error(LayoutError, f"cannot read {text!r}")
         specs: list[Spec] = [
             s if s == UNSHARDED else tuple(s.split("+")) for s in form.group(1).split(",") if s
         ]

@@ -222,7 +222,6 @@ class Mesh(Immutable):
         if not 0 <= device_id < self.size:
             raise error(
                 MeshError,
-                "Mesh.device_location",
                 f"device {device_id} is outside 0..{self.size - 1}",
                 operands={"mesh": self},
             )
@@ -283,7 +282,6 @@ class Mesh(Immutable):
         if form is None:
             raise error(
                 MeshError,
-                "Mesh.from_string",
                 f"cannot read {text!r}",
                 remedy="The form is name|x=4,y=2|blocks|device,device,...",
             )

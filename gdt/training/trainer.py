@@ -281,6 +281,6 @@ class Trainer(Steps):
                 shapes = ", ".join(str(list(array.shape)) for array in column[:1] + column[-1:])
                 problem = f"the first and the last batch have results of shapes {shapes}"
                 remedy = "Let the model return a row for each row of its input."
-                raise error(ShapeError, "Trainer.predict", problem, remedy=remedy)
+                raise error(ShapeError, problem, remedy=remedy)
         arrays = iter([np.concatenate(column) for column in columns])
         return mapped(lambda _: next(arrays), parts[0])
