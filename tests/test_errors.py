@@ -295,7 +295,8 @@ CASES: dict[str, Case] = {
     "an order of bits": (
         lambda: gdt.packbits([1], bitorder="x"), ValueError, "neither 'big' nor 'little'"),
     "a mean in integers": (lambda: gdt.nanmean(A, dtype=int), TypeError, "the result is no int64"),
-    "a variance in integers": (lambda: gdt.nanstd(A, dtype=int), TypeError, "nanvar: a variance is no int"),
+    "a variance in integers": (
+        lambda: gdt.nanstd(A, dtype=int), TypeError, "nanvar: a variance is no int"),
     "rows of indices for all elements": (
         lambda: gdt.take_along_axis(A, [[0]], axis=None), ValueError, "take_along_axis"),
     "argmax along several axes": (lambda: gdt.argmax(A, (0, 1)), TypeError, "axis is a tuple, and"),
