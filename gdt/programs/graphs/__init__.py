@@ -1,7 +1,7 @@
 """Recorded steps as CUDA graphs: a graph for each part of a program that only computes.
 
 Where all arrays of a recorded step are on the same GPUs of one process, its program is captured
-after it has run once. `segments` cuts it into collectives and what computes between them. Every
+after it has run once. `pieces` cuts it into collectives and what computes between them. Every
 segment becomes one graph on each GPU, so on one GPU a call of the step is one launch. A graph holds
 addresses, which has consequences:
 
@@ -16,7 +16,7 @@ addresses, which has consequences:
 - What a kernel reads that depends on addresses (the table of an optimizer's update) is built during
   the capture and sent after it.
 - A buffer of which the user still holds an array (`before = model.weight`) is never overwritten:
-  that   call runs the program without the graphs, and the next one captures them with another
+  that call runs the program without the graphs, and the next one captures them with another
   buffer.
 - Collectives are not captured, since NCCL may wait for ever in graphs that one thread launches on
   several GPUs. They run between the launches through the transport, on the communication streams;

@@ -32,12 +32,11 @@ from gdt.backend.graphs import Graph
 from gdt.backend.numpy import ONE_REFERENCE
 from gdt.errors import FunctionError, GdtError, OutOfMemoryError, error
 from gdt.programs.aliases import blocks_of
-from gdt.programs.graphs.device_program import DeviceProgram, device_program
+from gdt.programs.graphs.device_program import DeviceProgram, Segment, device_program, pieces
 from gdt.programs.graphs.host_values import HostValues
 from gdt.programs.graphs.memory import BlockKind, GraphMemory
 from gdt.programs.instruction import Value, value_of_blocks
 from gdt.programs.program import PROGRAM_FILE, Program
-from gdt.programs.segments import Segment, pieces
 from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh
 
