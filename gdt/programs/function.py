@@ -20,17 +20,8 @@ from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of
 from gdt.observe import HELD, OBSERVERS, observing, observing_only
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
-from gdt.programs.replay import (
-    OUTDATED,
-    UNVERIFIED,
-    Input,
-    Recording,
-    ReturnedArray,
-    replaced,
-    templated,
-)
-from gdt.programs.signature import Arguments
-from gdt.programs.step_state import Entry, State, difference, name_of
+from gdt.programs.replay import OUTDATED, UNVERIFIED, Recording, source_of_returned
+from gdt.programs.step_state import Arguments, State, difference, name_of
 from gdt.random.generator import Generator
 from gdt.sharding.array_type import ArrayType
 from gdt.state import Place, Stateful, places
@@ -81,12 +72,8 @@ class StepRecorder(Recorder):
         return line_of_user()
 
     def on_host(self, action: str, remedy: str) -> None:
-        raise error(
-            FunctionError,
-            self._name,
-            f"a recorded step cannot {action}, as {line_of_user()} does",
-            remedy=remedy,
-        )
+        problem = f"a recorded step cannot {action}, as {line_of_user()} does"
+        raise error(FunctionError, self._name, problem, remedy=remedy)
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         self._state.on_write(array, before, after)
@@ -138,35 +125,48 @@ class Function:
         arguments = Arguments(args, kwargs, self._name)
         is_verified = self._verify and next(self._calls) % self._verify == 0
         if HISTORIES:
-            is_verified = self._is_third(arguments) or is_verified
-        run = self._run_verified if is_verified else self._first_call if observers else self._run
-        return self._run_compared(arguments, run) if HISTORIES else run(arguments)
+            return self._compared(arguments, is_verified)
+        return self._verified(arguments) if is_verified else self._run(arguments)
 
-    def _is_third(self, arguments: Arguments) -> bool:
-        """Whether all processes verify this call, in place of the first replays of each of them:
-        the third with arrays of these types, since other parts of signatures may differ."""
+    def _compared(self, arguments: Arguments, is_verified: Any) -> Any:
+        """Run a call that processes compare: which arrays it is given, and not what its ops are
+        given, since one process may replay what another runs as it is written.
+
+        In place of the first replays, all processes verify the third call with arrays of the same
+        types, since other parts of signatures may differ."""
         types = [owner[key].type for owner, key in arguments.places]
         shared = tuple([t for t in types if t.mesh.num_processes > 1])
         self._calls_by_types[shared] += 1
-        return self._verify != 0 and self._calls_by_types[shared] == 3
+        is_third = self._verify != 0 and self._calls_by_types[shared] == 3
+        recordings, _ = self._recordings.recall(arguments.key) or ((), ())
+        arrays = recordings[0].places if recordings else self._state(arguments).places
+        places = _in_order(arguments, arrays)
+        with noted_step(f"the step {self._name}", lambda: [*map(read, places)]) as results:
+            result = (self._verified if is_verified or is_third else self._run)(arguments)
+            results.extend(leaves(result, by_name=True))
+        return result
 
     def _run(self, arguments: Arguments, *, is_verified: bool = False) -> Any:
+        """Replay a call by the recording that fits; record it if none does. The first call with a
+        signature runs as it is written, which makes plans and whatever state there is to be."""
         try:
             recordings, _ = self._recordings[arguments.key]
         except KeyError:
+            recordings = None
+        if recordings is None or (HISTORIES and OBSERVERS.get()):
             return self._first_call(arguments)
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
             if result is UNVERIFIED:
                 if not is_verified:
-                    return self._run_verified(arguments)
+                    return self._verified(arguments)
                 recording.unverified.clear()
                 result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
                 return result
         return self._record(arguments, recordings)
 
-    def _run_verified(self, arguments: Arguments) -> Any:
+    def _verified(self, arguments: Arguments) -> Any:
         """Run a call as written, put the state back, and run it as other calls are run; raise
         FunctionError for what differs in what they return and leave, if the call has been recorded.
         The state is then that of the step as written."""
@@ -174,14 +174,12 @@ class Function:
         is_recorded, before, after = bool(recordings), self._state(arguments), None
         try:
             with before.attempt(), observing_only(before):
-                written = self._as_written(before, arguments)
+                written = self._as_written(arguments, before)
             after = self._state(arguments)
             after.hold(before)
             before.put_back()
             del before  # a replay overwrites arrays to which nobody else refers
-            is_observed = bool(OBSERVERS.get())
-            run = self._first_call if is_observed else partial(self._run, is_verified=True)
-            result = run(arguments)
+            result = self._run(arguments, is_verified=True)
         except Exception as e:
             lacks_memory = isinstance(e, MemoryError) or isinstance(e.__cause__, MemoryError)
             if HISTORIES or not lacks_memory:
@@ -195,48 +193,20 @@ class Function:
             return written
         stale = difference(_values(result), _values(written))
         stale = stale or difference(self._state(arguments).values, after.values)
-        if stale and is_recorded:
-            after.put_back()
-            self._verify = 1  # from now on nobody can rely on a replay
-            name, replayed, value = stale
-            raise error(
-                FunctionError,
-                self._name,
-                f"a replay, in the call in {line_of_user()}, and the step as it is written differ "
-                f"in {name}",
-                operands={"replay": replayed, "as written": value},
-                remedy=UNSEEN,
-            )
-        return result
-
-    def _run_compared(self, arguments: Arguments, run: Callable[[Arguments], Any]) -> Any:
-        """Run a call that processes compare: which arrays it is given, and not what its ops are
-        given, since one process may replay what another runs as it is written."""
-        recordings, _ = self._recordings.recall(arguments.key) or ((), ())
-        sources = recordings[0].inputs if recordings else self._state(arguments).arrays
-        places = _places(sources, arguments)
-        with noted_step(f"the step {self._name}", lambda: [*map(read, places)]) as results:
-            result = run(arguments)
-            results.extend(leaves(result, by_name=True))
-        return result
-
-    def _as_written(self, state: State, arguments: Arguments) -> Any:
-        """Call the step itself, which is given this state."""
-        with noted_dataflow(f"the step {self._name}") as results:
-            result = self._function(*arguments.args, **arguments.kwargs)
-            templated(result, [], self._name)  # raises for what a replay could not return
-            results.extend(map(read, _places(state.arrays, arguments)))
-            results.extend(leaves(result, by_name=True))
-        return result
-
-    def _state(self, arguments: Arguments) -> State:
-        return State(self._function, self._named, arguments)
+        if not (stale and is_recorded):
+            return result
+        after.put_back()
+        self._verify = 1  # from now on nobody can rely on a replay
+        name, replayed, value = stale
+        call = f"a replay, in the call in {line_of_user()}, and the step as it is written"
+        operands = {"replay": replayed, "as written": value}
+        problem = f"{call} differ in {name}"
+        raise error(FunctionError, self._name, problem, operands=operands, remedy=UNSEEN)
 
     def _first_call(self, arguments: Arguments) -> Any:
-        """Run as written, which makes plans and whatever state there is to be."""
         state = self._state(arguments)
         with state.attempt(), observing(state):
-            result = self._as_written(state, arguments)
+            result = self._as_written(arguments, state)
         if self._recordings.recall(arguments.key) is None:
             self._recordings[arguments.key] = [], arguments.objects
             self._count_as_written("its arguments")
@@ -246,37 +216,31 @@ class Function:
         outdated = recordings[0].state.changed() if recordings else None
         state = self._state(arguments)
         recorder = StepRecorder(self._name, state)
-        arrays = [(e, e.value.type, recorder.declare(e.value)) for e in state.arrays]
+        declared = [(place, x, x.type, recorder.declare(x)) for place, x in state.arrays]
         with state.attempt():
             with state.refusing_iterators(), observing(recorder):
-                returned = self._as_written(state, arguments)
+                result = self._as_written(arguments, state)
             state.refuse_changes()
-            results: list[DistributedArray] = []
-            template = templated(returned, results, self._name)
-            inputs = []
-            for (place, array, _, argument), array_type, register in arrays:
-                now = read(place)
-                is_other = now is not array or state.is_written(array)
-                written = ReturnedArray.of(now, results) if is_other else None
-                # The arguments of this call shall not stay alive.
-                source = place if argument < 0 else place._replace(owner=None)
-                inputs.append(Input(source, argument, array_type, register, written, now is array))
-            outputs = [recorder.find(r) for r in results]
-            program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
-            if program is None:
-                unknown = recorder.first_unknown(outputs)
-                problem = f"{unknown} that is kept in a place that no state names"
-                raise error(FunctionError, self._name, problem, remedy=HELD)
+            recording = Recording(self._name, state, arguments, recorder, declared, result)
         state.forget()
-        containers = arguments.containers
-        recordings.insert(
-            0, Recording(self._name, recorder, state, containers, inputs, program, template)
-        )
         if self._verify == 0 or HISTORIES:
-            recordings[0].unverified.clear()
+            recording.unverified.clear()
+        recordings.insert(0, recording)
         del recordings[MOST_RECORDINGS:]
         self._count_as_written(outdated)
-        return returned
+        return result
+
+    def _as_written(self, arguments: Arguments, state: State) -> Any:
+        """Call the step itself, which is given this state."""
+        with noted_dataflow(f"the step {self._name}") as results:
+            result = self._function(*arguments.args, **arguments.kwargs)
+            source_of_returned(result, [], {}, self._name)  # raises for what a replay cannot make
+            results.extend(map(read, _in_order(arguments, state.places)))
+            results.extend(leaves(result, by_name=True))
+        return result
+
+    def _state(self, arguments: Arguments) -> State:
+        return State(self._function, self._named, arguments)
 
     def _count_as_written(self, changed: str | None) -> None:
         """Count a call that has run as written, as something had changed; warn if they are many."""
@@ -291,11 +255,10 @@ class Function:
             )
 
 
-def _places(sources: Iterable[Entry | Input], arguments: Arguments) -> list[Place]:
-    """The places that hold the arrays of a call, in the order of their names. sources: those of the
-    arrays of this call, or of another with its signature."""
-    numbered = [(x.place, x.argument) for x in sources]
-    places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in numbered]
+def _in_order(arguments: Arguments, state: Iterable[Place]) -> list[Place]:
+    """The places that hold the arrays of a call, in the order of their names. state: the places of
+    those that are no arguments."""
+    places = [*[Place("argument", owner, key) for owner, key in arguments.places], *state]
     places = [place for place in places if type(read(place)) is DistributedArray]
     return sorted(places, key=lambda place: (place.name, str(place.key)))
 
@@ -380,12 +343,13 @@ def function(
     [3.0, 2.0, 1.0]
     """
     if verify is not None and verify < 0:
-        raise error(ArgumentError, f"verify is {verify}", remedy="Pass 0 or more.")
+        raise error(ArgumentError, "function", f"verify is {verify}", remedy="Pass 0 or more.")
     named = state if isinstance(state, list | tuple | None) else (state,)
     for i, part in enumerate(named or ()):
         if tree_of(part) is None and not isinstance(part, Generator):
             raise error(
                 DtypeError,
+                "function",
                 f"state[{i}] is {shown_value(part)}, which has no place for an array",
                 remedy="Name Modules, optimizers, generators, dicts, lists or objects with "
                 "attributes, and keep arrays in them. A list names several: write "

@@ -1,17 +1,18 @@
-"""The state of a step: where it keeps arrays besides its arguments, and what it is recorded for."""
+"""What a call of a step depends on: its arguments, and the state that it refers to."""
 
 from __future__ import annotations
 
 import inspect
 import io
-import itertools
+import operator
 import pickle
 import random
 import reprlib
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, NoReturn
+from itertools import repeat, zip_longest
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -22,62 +23,116 @@ from gdt.backend import backend_of
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
 from gdt.observe import Observer
-from gdt.programs.signature import PRIMITIVES, Arguments
 from gdt.random.generator import Generator, generator
+from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
+from gdt.sharding.default_mesh import chosen_mesh
 from gdt.state import Place
 from gdt.state.variables import (
     MISSING,
     Attributes,
-    Cell,
-    Keys,
+    Items,
     Reach,
     Reached,
     is_own,
+    items,
     read,
     tree_of,
 )
 
-HOST_RANDOM = (("random", random), ("numpy.random", np.random.get_state.__self__))  # type: ignore[attr-defined]
+PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
+RANDOM = (  # what draws without being referred to
+    ("random", random.getstate.__self__),  # type: ignore[attr-defined]
+    ("numpy.random", np.random.get_state.__self__),  # type: ignore[attr-defined]
+    ("gdt.random", generator),
+)
 HOST_GENERATORS = (
     random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator,
 )  # fmt: skip
 CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be set
 
-# What a step may put at a place, and what a recording relies on there. state: arrays in the place
-# of arrays; all else is guarded. argument: the same, but it is part of the signature. counter:
-# anything, as gdt counts there. constant: nothing; where nothing is, that is guarded.
-Role = Literal["state", "argument", "counter", "constant"]
+
+# ---------------------------------------------------------------- arguments
 
 
-class Entry(NamedTuple):
-    """A place, the value that it had when the state was taken, and what a step may put there.
+class Arguments:
+    """The arguments of a call: `args` and `kwargs`.
 
-    argument: the number of its array among those of the arguments, or -1.
+    key: the signature of the call, which is all but the values in arrays. places: the owner and the
+    key of every array. objects: what is no array, number or container, by name. containers: lists
+    and dicts.
     """
 
-    place: Place
-    value: Any
-    role: Role
-    argument: int = -1
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+        self.args, self.kwargs, self._name = args, kwargs, name
+        self.places: list[tuple[Any, Any]] = []
+        self.objects: list[tuple[str, Any]] = []
+        self.containers: list[Any] = []
+        self._numbers: dict[int, int] = {}  # of the containers, by identity
+        # Every part says how many follow: no two calls that differ are to have one key.
+        settings = (chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get())
+        self._parts: list[Any] = [*settings, *np.geterr().values(), len(args), *kwargs]
+        try:
+            self._add(args, range(len(args)), ())
+            if kwargs:
+                self._add(kwargs, kwargs, ())
+        except RecursionError:
+            problem, remedy = "an argument is nested too deep", "Pass flat lists."
+            raise error(FunctionError, name, problem, remedy=remedy) from None
+        self.key = tuple(self._parts)
 
-    @classmethod
-    def of(cls, place: Place, role: Role, argument: int = -1) -> Entry:
-        """The entry of a place with the value that it has now."""
-        return cls(place, read(place), role, argument)
+    def _add(self, owner: Any, keys: Any, path: tuple[Any, ...]) -> None:
+        """Take in what a container holds under these keys."""
+        parts = self._parts
+        for key in keys:
+            value = owner[key]
+            kind = type(value)
+            if kind is DistributedArray:
+                parts.append(value.type)
+                self.places.append((owner, key))
+            elif isinstance(value, PRIMITIVES):
+                parts.append(value_key(value))
+            elif isinstance(value, np.ndarray):
+                problem = f"a NumPy array {value.dtype}{list(value.shape)}"
+                raise error(
+                    FunctionError,
+                    self._name,
+                    f"{_spelled((*path, key))} is {problem}, in the call in {line_of_user()}",
+                    remedy="Pass gdt.asarray(values, layout=...), made once: a recorded step "
+                    "reads the arrays of gdt anew.",
+                )
+            elif kind is dict:
+                parts += (dict, len(value), *value)
+                kinds = [*map(type, value)]
+                if kinds.count(str) != len(kinds):  # equal keys may differ if they are no texts
+                    parts += map(value_key, value)
+                if self._is_new(value):
+                    self._add(value, value, (*path, key))
+            elif kind is list or kind is tuple or hasattr(value, "_fields"):
+                parts += (kind, len(value))
+                if kind is not list or self._is_new(value):
+                    self._add(value, range(len(value)), (*path, key))
+            else:
+                parts.append(id(value))
+                self.objects.append((_spelled((*path, key)), value))
 
-    @property
-    def is_read(self) -> bool:
-        """Whether it is of an array that a call may read."""
-        is_state = self.role == "state" and isinstance(self.value, DistributedArray)
-        return is_state or self.argument >= 0
+    def _is_new(self, container: Any) -> bool:
+        """Whether it has not been given before; the key has its number among the containers, which
+        tells one that is given twice from two."""
+        count = len(self.containers)
+        number = self._numbers.setdefault(id(container), count)
+        self._parts.append(number)
+        if number == count:
+            self.containers.append(container)
+        return number == count
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether a recording relies on the very value at the place."""
-        is_fixed = isinstance(self.value, DistributedArray) or isinstance(self.place.owner, tuple)
-        is_nothing = self.value is None or self.value is MISSING
-        is_nothing = is_nothing or (isinstance(self.place.owner, Keys) and not self.value)
-        return (self.role == "state" or (self.role == "constant" and is_nothing)) and not is_fixed
+
+def _spelled(path: tuple[Any, ...]) -> str:
+    """An argument, or a part of one, as messages name it."""
+    first, *keys = path
+    return f"argument {first!r}" + "".join([f"[{key!r}]" for key in keys])
+
+
+# ---------------------------------------------------------------- random numbers and iterators
 
 
 class Draws:
@@ -87,33 +142,27 @@ class Draws:
         self._source = getattr(source, "bit_generator", source)
 
     def __getitem__(self, key: int) -> bytes:
-        get = getattr(self._source, "getstate", None) or getattr(self._source, "get_state", None)
-        return pickle.dumps(get() if get else self._source.state)
+        return pickle.dumps(self._source.__getstate__())
 
     def __setitem__(self, key: int, state: bytes) -> None:
-        put = getattr(self._source, "setstate", None) or getattr(self._source, "set_state", None)
-        if put:
-            put(pickle.loads(state))
-        else:
-            self._source.state = pickle.loads(state)
+        self._source.__setstate__(pickle.loads(state))
 
 
 class RefusedIterator:
-    """A stand-in for an iterator while the step of that name is recorded."""
+    """A stand-in for the iterator in a place while the step of that name is recorded."""
 
-    def __init__(self, step: str, entry: Entry) -> None:
-        vars(self).update(_step=step, _place=entry.place, _iterator=entry.value)
+    def __init__(self, step: str, place: Place, iterator: Iterator[Any]) -> None:
+        vars(self).update(_step=step, _place=place, _iterator=iterator)
 
     def __iter__(self) -> RefusedIterator:
         return self
 
     def __next__(self) -> NoReturn:
-        iterator_type = type(self._iterator).__name__
+        what = f"{self._place.name} ({type(self._iterator).__name__})"
         raise error(
             FunctionError,
             self._step,
-            f"a recorded step cannot take the next value of {self._place.name} ({iterator_type}), "
-            f"in {line_of_user()}",
+            f"a recorded step cannot take the next value of {what}, in {line_of_user()}",
             remedy="Take it outside of the step, and pass its value: an array, if it changes.",
         )
 
@@ -128,15 +177,27 @@ class RefusedIterator:
         setattr(self._iterator, name, value)
 
 
+def _is_iterator(value: Any) -> bool:
+    """Whether a value is an iterator whose position is not in attributes, which are compared."""
+    return isinstance(value, Iterator) and not (is_own(type(value)) or isinstance(value, io.IOBase))
+
+
+# ---------------------------------------------------------------- state
+
+# What a step may put in a place, and what a recording relies on there. given: another array, which
+# is an argument. state: an array in the place of an array; all else is guarded. argument: the same,
+# but it is part of the signature. counter: anything, as gdt counts there. constant: nothing; where
+# there was nothing, that is guarded.
+Role = Literal["given", "state", "argument", "counter", "constant"]
+
+
 class State(Observer):
     """The state of a step, and what else it may read or change, as it is now. As an observer it
     holds the values that its arrays had before the step has written to them.
 
-    named: the values that `state=` names; None takes the variables of the step in their place.
-    arguments: those of the call. The state has an `Entry` for every value in variables, containers
-    and attributes, and for the keys of containers.
-
-    What `named` leaves out is compared, to find out what the step itself changes in it.
+    named: the values that `state=` names; None takes the variables of the step in their place. What
+    `named` leaves out is compared, to find out what the step itself changes in it. entered: the
+    identities of the containers and generators of the state.
     """
 
     wants_moves = False
@@ -147,65 +208,72 @@ class State(Observer):
         self._name, self._line = name_of(function), _line_of(function)
         # Arrays to which the step writes, by identity, and the values that they are put back to.
         self._held: dict[int, tuple[Any, Any]] = {}
-        self._entries = [
-            Entry.of(Place("argument", owner, key), "argument", n)
-            for n, (owner, key) in enumerate(arguments.places)
-        ]
-        for name, source in HOST_RANDOM:
-            self._entries.append(Entry.of(Place(name, Draws(source), 0), "constant"))
-        roots, unnamed, reach = [Place("self", (function,), 0)], list[Place](), Reach(function)
+        # Values in variables, containers and attributes, and the keys of containers.
+        self._kept: list[tuple[Place, Any, Role]] = []
+        roots = itself = [Place("self", (function,), 0)]
         if named is not None:
             trees = [part if is_own(type(part)) else tree_of(part) or part for part in named]
-            unnamed = roots
             roots = [Place(f"state[{i}]", trees, i) for i in range(len(trees))]
-        roots += [Place(name, (value,), 0) for name, value in arguments.objects]
-        self._add(reach.walk(roots), itertools.repeat("state"))
-        # Identities of the state's containers and generators.
-        self.entered = {*reach.closed, id(generator)}
-        tree: Any = {**dict(enumerate(arguments.args)), **arguments.kwargs}
-        given = [*reach.walk([Place("argument", (tree,), 0)])]
-        self._add(given[2:], itertools.repeat("argument"))
-        reach.closed = {*self.entered}
-        self._add_unnamed([*reach.walk(unnamed)])
-        self._add([(Place("gdt.random", (generator,), 0), generator, None)], ["constant"])
+        given = [Place("argument", owner, key) for owner, key in arguments.places]
+        objects = [Place(name, (value,), 0) for name, value in (*RANDOM, *arguments.objects)]
+        in_arguments = [*items("argument", arguments.args), *items("argument", arguments.kwargs)]
 
-    def _add_unnamed(self, reached: list[Reached]) -> None:
+        reach = Reach(function)
+        self._keep([(place, read(place), None) for place in given], repeat("given"))
+        self._keep(reach.walk([*objects, *roots]), repeat("state"))
+        self.entered = {*reach.closed}
+        self._keep(reach.walk(in_arguments), repeat("argument"))
+        if named is not None:
+            reach.closed = {*self.entered}
+            self._keep_unnamed([*reach.walk(itself)])
+
+    def _keep(self, reached: Iterable[Reached], roles: Iterable[Role]) -> None:
+        for (place, value, _), role in zip(reached, roles, strict=False):
+            self._kept.append((place, value, "counter" if place.is_counter else role))
+            if isinstance(value, Generator):
+                draws = Place(place.name, vars(value), "_state")
+                self._kept.append((draws, read(draws), "counter"))
+            elif isinstance(value, HOST_GENERATORS) and not isinstance(value, random.SystemRandom):
+                draws = Place(place.name, Draws(value), 0)
+                self._kept.append((draws, read(draws), "constant"))
+
+    def _keep_unnamed(self, reached: list[Reached]) -> None:
         """Take in what is reached that `state=` does not name. A place that leads to the state must
         go on to do so: the step reads it there, and a replay where it is named."""
-        state, roles = {*self.entered, *[id(entry.value) for entry in self.arrays]}, list[Role]()
+        state, roles = {*self.entered, *[id(array) for _, array in self.arrays]}, list[Role]()
         for place, value, whole in reversed(reached):
-            leads = id(whole if isinstance(place.owner, Keys) else value) in state
+            leads = id(whole if isinstance(place.owner, Items) else value) in state
             if leads:
                 state.add(id(whole))
             roles.append("state" if leads else "constant")
-        self._add(reached, reversed(roles))
-
-    def _add(self, reached: Iterable[Reached], roles: Iterable[Role]) -> None:
-        for (place, value, _), role in zip(reached, roles, strict=False):
-            self._entries.append(Entry(place, value, "counter" if place.is_counter else role))
-            if isinstance(value, Generator):
-                draws = Place(place.name, vars(value), "_state")
-                self._entries.append(Entry.of(draws, "counter"))
-            elif isinstance(value, HOST_GENERATORS) and not isinstance(value, random.SystemRandom):
-                self._entries.append(Entry.of(Place(place.name, Draws(value), 0), "constant"))
+        self._keep(reached, reversed(roles))
 
     @property
-    def arrays(self) -> list[Entry]:
-        """The entries of the arrays that a call may read, those of its arguments first."""
-        return [entry for entry in self._entries if entry.is_read]
+    def arrays(self) -> list[tuple[Place, DistributedArray]]:
+        """The places and values of the arrays that a call may read, those given to it first."""
+        return [
+            (place, value)
+            for place, value, role in self._kept
+            if role in ("given", "state") and isinstance(value, DistributedArray)
+        ]
+
+    @property
+    def places(self) -> list[Place]:
+        """The places of the arrays that a call may read besides those given to it."""
+        count = sum(role == "given" for _, _, role in self._kept)
+        return [place for place, _ in self.arrays[count:]]
 
     @property
     def values(self) -> list[tuple[str, Any]]:
-        """The name and the value of every entry."""
+        """The name and the value of every place."""
         held = {i: value for i, (_, value) in self._held.items()}
-        entries = self._entries
-        return [(entry.place.name, held.get(id(entry.value), entry.value)) for entry in entries]
+        return [(place.name, held.get(id(value), value)) for place, value, _ in self._kept]
 
     # ---- around a call
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         """Hold the value that an array had before the step has written to it."""
-        if id(array) in {id(entry.value) for entry in self.arrays}:
+        if any(array is x for _, x in self.arrays):
             self._held.setdefault(id(array), (array, before))
 
     def is_written(self, array: Any) -> bool:
@@ -226,8 +294,7 @@ class State(Observer):
         partial reductions on. So every call sends the same, whether it is replayed, recorded or
         runs as written, and processes may differ in that.
         """
-        arrays = [entry.value for entry in self.arrays]
-        traces = [(array, array._resolved, array._is_passed) for array in arrays]
+        traces = [(array, array._resolved, array._is_passed) for _, array in self.arrays]
         for array, *_ in traces:
             array._resolved, array._is_passed = None, False
         try:
@@ -244,15 +311,15 @@ class State(Observer):
     def refusing_iterators(self) -> Iterator[None]:
         """Refuse, in this context, to take the next value of an iterator in a variable: a replay
         would not take it. Where something raises, iterators are put back by `attempt`."""
-        iterators = [entry for entry in self._entries if _is_iterator(entry.value)]
-        refused = [(entry, RefusedIterator(self._name, entry)) for entry in iterators]
-        for (place, *_), stand_in in refused:
+        iterators = [(place, value) for place, value, _ in self._kept if _is_iterator(value)]
+        stand_ins = [RefusedIterator(self._name, *iterator) for iterator in iterators]
+        for (place, _), stand_in in zip(iterators, stand_ins, strict=True):
             try:
                 place.owner[place.key] = stand_in
             except TypeError:  # a tuple, where nothing can stand in for it
                 next(stand_in)
         yield
-        for (place, iterator, *_), stand_in in refused:
+        for (place, iterator), stand_in in zip(iterators, stand_ins, strict=True):
             if read(place) is stand_in:  # the step may have put something else there
                 place.owner[place.key] = iterator
 
@@ -260,7 +327,7 @@ class State(Observer):
         """Let everything be again what it was, counters and random numbers too."""
         for array, value in self._held.values():
             rebind(array, value)
-        for place, value, *_ in self._entries:
+        for place, value, _ in self._kept:
             if _is_same(read(place), value) or isinstance(place.owner, CONSTANT):
                 continue
             if value is MISSING:
@@ -270,7 +337,7 @@ class State(Observer):
 
     def refuse_changes(self) -> None:
         """Raise FunctionError if a step has changed something that a replay would not change."""
-        for place, was, role, _ in self._entries:
+        for place, was, role in self._kept:
             now, is_array = read(place), isinstance(was, DistributedArray)
             may_be_another = role != "constant" and is_array and isinstance(now, DistributedArray)
             if not (role == "counter" or may_be_another or _is_same(now, was)):
@@ -285,12 +352,19 @@ class State(Observer):
                     "Python: return it, or change it outside of the step.",
                 )
 
+    # ---- guards
+
     def forget(self) -> None:
         """Drop all but what a recording relies on: arrays may be large."""
-        self._entries = [entry for entry in self._entries if entry.is_guarded]
-        self._held = {}
+        self._kept, self._held = [kept for kept in self._kept if _is_guarded(*kept)], {}
+        for place, *_ in self._kept:
+            if isinstance(place.owner, Items):
+                place.owner.held = ()
 
-    # ---- guards
+    def changed(self) -> str | None:
+        """The name of something that a recording relies on and that is not what it was; or None."""
+        others = (place.name for place, value, _ in self._kept if not _is_same(read(place), value))
+        return next(others, None)
 
     def unchanged(self, namespace: dict[str, Any]) -> str:
         """An expression that is true if everything that a recording relies on is what it was; its
@@ -300,78 +374,49 @@ class State(Observer):
         def name(thing: Any) -> str:
             return names.setdefault(id(thing), (f"guard{len(names)}", thing))[0]
 
-        namespace["is_missing"] = _is_missing
-        checks = [
-            _absence(place, name)
-            if value is MISSING
-            else f"{_expression(place, name)} {name(value)}"
-            for place, value, *_ in self._entries
-        ]
+        checks = [_comparison(place, value, name) for place, value, _ in self._kept]
         namespace |= names.values()
         # Numbers may be equal without being one object.
         return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
 
-    def changed(self) -> str | None:
-        """The name of something that a recording relies on and that is not what it was; or None."""
-        others = (e.place.name for e in self._entries if not _is_same(read(e.place), e.value))
-        return next(others, None)
+
+def _is_guarded(place: Place, value: Any, role: Role) -> bool:
+    """Whether a recording relies on the very value in a place."""
+    is_fixed = isinstance(value, DistributedArray) or isinstance(place.owner, tuple)
+    is_nothing = value is None or value is MISSING
+    is_nothing = is_nothing or (isinstance(place.owner, Items) and not value)
+    return (role == "state" or (role == "constant" and is_nothing)) and not is_fixed
+
+
+def _comparison(place: Place, value: Any, name: Callable[[Any], str]) -> str:
+    """The source of whether a place holds a value; `name(value)` is the name of a value in it."""
+    owner, key = place.owner, place.key
+    if isinstance(owner, Items):
+        return f"{name(key)}({name(owner.container)}) == {name(value)}"
+    if value is MISSING and type(owner) is dict:
+        return f"{key!r} not in {name(owner)}"
+    if value is MISSING:
+        return f"{name(read)}({name(place)}) is {name(MISSING)}"
+    if isinstance(owner, Attributes) and not owner.of_class:
+        return f"{name(owner.holder)}.{key} is {name(value)}"
+    values = vars(owner.holder) if isinstance(owner, Attributes) else owner
+    return f"{name(values)}[{repr(key) if type(key) in (str, int) else name(key)}] is {name(value)}"
+
+
+# ---------------------------------------------------------------- comparing
 
 
 def difference(
     values: Iterable[tuple[str, Any]], others: Iterable[tuple[str, Any]]
 ) -> tuple[str, Any, Any] | None:
     """The name of the first value that differs by a bit from its twin, and both; None if none."""
-    pairs = itertools.zip_longest(values, others, fillvalue=("its structure", None))
+    pairs = zip_longest(values, others, fillvalue=("its structure", None))
     differing = (
         (name, value, other)
         for (name, value), (twin, other) in pairs
         if name != twin or not _has_same_bits(value, other)
     )
     return next(differing, None)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The name of a step in errors."""
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _line_of(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"line {code.co_firstlineno} of {code.co_filename}" if code else name_of(function)
-
-
-def _expression(place: Place, name: Callable[[Any], str]) -> str:
-    """The source that reads a place and compares it with what follows; `name(value)` returns the
-    name of a value in that source."""
-    owner, key = place.owner, place.key
-    if isinstance(owner, Keys):
-        return f"{name(key)}({name(owner.container)}) =="
-    if isinstance(owner, Cell):
-        return f"{name(owner.cell)}.cell_contents is"
-    if isinstance(owner, Attributes):
-        is_type = isinstance(owner.holder, type)
-        return (
-            f"{name(vars(owner.holder))}[{key!r}] is"
-            if is_type
-            else f"{name(owner.holder)}.{key} is"
-        )
-    return f"{name(owner)}[{repr(key) if type(key) in (str, int) else name(key)}] is"
-
-
-def _absence(place: Place, name: Callable[[Any], str]) -> str:
-    """The source that says whether there is nothing at a place."""
-    if type(place.owner) is dict:
-        return f"{place.key!r} not in {name(place.owner)}"
-    return f"is_missing({name(place)})"
-
-
-def _is_iterator(value: Any) -> bool:
-    """Whether a value is an iterator whose position is not in attributes, which are compared."""
-    return isinstance(value, Iterator) and not (is_own(type(value)) or isinstance(value, io.IOBase))
-
-
-def _is_missing(place: Place) -> bool:
-    return read(place) is MISSING
 
 
 def _is_same(now: Any, value: Any) -> bool:
@@ -390,23 +435,27 @@ def _has_same_bits(a: Any, b: Any) -> bool:
     same."""
     if not (isinstance(a, DistributedArray) and isinstance(b, DistributedArray)):
         return _is_same(a, b)
-    host = backend_of(a.mesh).to_host
-    return a.type is b.type and all(
-        _are_same_bits(host(x), host(y)) for x, y in zip(_parts(a), _parts(b), strict=True)
-    )
+    return a.type is b.type and all(map(operator.eq, _bits(a), _bits(b)))
 
 
-def _parts(x: DistributedArray) -> list[Any]:
-    """The shards' elements; of replicas that are stored once, once."""
+def _bits(x: DistributedArray) -> Iterator[bytes]:
+    """The bits of every shard; of replicas that are stored once, once."""
     parts = [shard.data for shard in x.shards]
-    return [*{p.ctypes.data if isinstance(p, np.ndarray) else id(p): p for p in parts}.values()]
+    once = {p.ctypes.data if isinstance(p, np.ndarray) else id(p): p for p in parts}
+    return (backend_of(x.mesh).to_host(part).tobytes() for part in once.values())
 
 
-def _are_same_bits(x: Any, y: Any) -> bool:
-    if x.itemsize > 8:
-        return bool(x.tobytes() == y.tobytes())
-    bits = f"u{x.itemsize}"  # compares without a copy
-    return np.array_equal(x.view(bits), y.view(bits))
+# ---------------------------------------------------------------- names
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a step in errors."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _line_of(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"line {code.co_firstlineno} of {code.co_filename}" if code else name_of(function)
 
 
 def _shown(value: Any) -> str:

@@ -19,74 +19,50 @@ MISSING_KEY = (KeyError, IndexError, AttributeError, ValueError)  # ValueError: 
 MOST_ITEMS = 1000  # of a container in which not only arrays and Modules are looked at
 STATE = (DistributedArray, Stateful)
 NUMBERS = {int, float, complex, bool, str, bytes, type(None)}  # and texts
-BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
-DESCRIPTORS = (
-    property, staticmethod, classmethod, functools.cached_property, functools.partialmethod,
+# What functions are wrapped in, and the attributes that hold the functions and their arguments.
+WRAPPERS = (
+    types.MethodType, types.BuiltinMethodType, types.MethodWrapperType, functools.partial,
+    functools.partialmethod, functools.cached_property, property, staticmethod, classmethod,
 )  # fmt: skip
-FUNCTIONS_IN = ("fget", "fset", "fdel", "func", "__func__")  # of these
-HOLDERS = ("types", "argparse")  # modules of Python with a class of objects that hold anything
+WRAPPED = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset", "fdel")
+KNOWN_PACKAGES = {"gdt", "numpy", "builtins", *sys.stdlib_module_names}
+HOLDERS = {"types", "argparse"}  # modules of Python with a class of objects that hold anything
 GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME")
 
 
-class Cell:
-    """A variable of an enclosing function, as an owner of one value."""
-
-    def __init__(self, cell: Any) -> None:
-        self.cell = cell
-
-    def __getitem__(self, key: str) -> Any:
-        return self.cell.cell_contents
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.cell.cell_contents = value
-
-    def __delitem__(self, key: str) -> None:
-        del self.cell.cell_contents
-
-
 class Attributes:
-    """The attributes of a class, a function, or an object with slots, as an owner of values."""
+    """The attributes of an object, a class, a function or a cell, as an owner of values."""
 
     def __init__(self, holder: Any) -> None:
         self.holder = holder
-        self._type = type if isinstance(holder, type) else object
+        self.of_class = isinstance(holder, type)
 
     def __getitem__(self, name: str) -> Any:
-        return vars(self.holder)[name] if self._type is type else getattr(self.holder, name)
+        return vars(self.holder)[name] if self.of_class else getattr(self.holder, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._type.__setattr__(self.holder, name, value)
+        (type if self.of_class else object).__setattr__(self.holder, name, value)
 
     def __delitem__(self, name: str) -> None:
-        self._type.__delattr__(self.holder, name)
+        (type if self.of_class else object).__delattr__(self.holder, name)
 
 
-class Keys:
-    """The owner of a mapping's keys, under the key `tuple`, of a set's elements, under `elements`,
-    or of a length, under `len`."""
+class Items:
+    """The keys of a mapping, under the key `tuple`; the elements of a set, under `elements`; or the
+    length of a container, under `len`. `held`: the items, which are put back if those change."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
-        self._elements = tuple(container) if isinstance(container, set) else ()
+        self.held: Any = dict(container) if isinstance(container, Mapping) else tuple(container)
 
     def __getitem__(self, read: Any) -> Any:
         return read(self.container)
 
-    def __setitem__(self, read: Any, keys: Any) -> None:
-        """Set the keys; the entries of the values, which come later, put values under them."""
-        container = self.container
-        if isinstance(container, list | deque):
-            values = [*container, *[MISSING] * keys][:keys]
-            container.clear()
-            container.extend(values)
-        elif isinstance(container, set):
-            container.clear()
-            container.update(self._elements)
-        elif read is tuple and hasattr(container, "clear"):
-            items = dict(container)
-            container.clear()
-            for k in keys:
-                container[k] = items.get(k, MISSING)
+    def __setitem__(self, read: Any, value: Any) -> None:
+        if hasattr(self.container, "clear"):
+            self.container.clear()
+            put = getattr(self.container, "update", None) or self.container.extend
+            put(self.held)
 
 
 def elements(values: set[Any]) -> frozenset[Any]:
@@ -102,14 +78,7 @@ def read(place: Place) -> Any:
         return MISSING
 
 
-def tree_of(value: Any) -> Any:
-    """A container itself; the attributes of an object of a class that is neither gdt's nor
-    Python's; None for any other value."""
-    if owner_of(value) is not None:
-        return value
-    module = _module_of(type(value))
-    is_known = _package(module) in ("gdt", "numpy", *sys.stdlib_module_names)
-    return None if is_known and module not in HOLDERS else getattr(value, "__dict__", None)
+# ---------------------------------------------------------------- whose code it is
 
 
 def is_own(value: Any, package: str = "") -> bool:
@@ -118,15 +87,18 @@ def is_own(value: Any, package: str = "") -> bool:
     return _is_own_module(_module_of(value), package)
 
 
-def _package_of(function: Any) -> str:
-    """The package of the innermost function in partials, methods and wrappers."""
-    if isinstance(function, functools.partial):
-        return _package_of(function.func)
-    inner = getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
-    if inner is not None:
-        return _package_of(inner)
-    is_function = isinstance(function, types.FunctionType)
-    return _package(_module_of(function if is_function else type(function)))
+@functools.cache
+def _is_own_module(module: str, package: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    is_installed = "site-packages" in file or "dist-packages" in file
+    is_others = is_installed and _package(module) != package
+    return not (_is_known(module) or is_others)
+
+
+def _is_known(module: str) -> bool:
+    """Whether a module is gdt's, NumPy's or Python's, and has no class of objects that hold what a
+    user gives them."""
+    return _package(module) in KNOWN_PACKAGES and module not in HOLDERS
 
 
 def _module_of(value: Any) -> str:
@@ -134,6 +106,29 @@ def _module_of(value: Any) -> str:
         return str(value.__globals__.get("__name__") or "")
     module = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
     return module if isinstance(module, str) else "builtins"  # of classes made by Cython
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _package_of(function: Any) -> str:
+    """The package of the innermost function in partials, methods and wrappers."""
+    while inner := _wrapped(function):
+        function = inner[0]
+    is_function = isinstance(function, types.FunctionType)
+    return _package(_module_of(function if is_function else type(function)))
+
+
+def tree_of(value: Any) -> Any:
+    """A container itself; the attributes of an object of a class that is neither gdt's nor
+    Python's; None for any other value."""
+    if owner_of(value) is not None:
+        return value
+    return None if _is_known(_module_of(type(value))) else getattr(value, "__dict__", None)
+
+
+# ---------------------------------------------------------------- the walk
 
 
 Reached = tuple[Place, Any, Any]  # a place, its value, and the value that it is part of
@@ -161,16 +156,14 @@ class Reach:
             value = read(place)
             yield place, value, whole
             is_leaf = type(value) in NUMBERS or type(value) is DistributedArray
-            if not (is_leaf or isinstance(place.owner, Keys) or id(value) in self.closed):
+            if not (is_leaf or isinstance(place.owner, Items) or id(value) in self.closed):
                 self.closed.add(id(value))
                 waiting += [(inner, value) for inner in [*self._inside(place.name, value)][::-1]]
 
     def _named(self) -> list[tuple[Place, Any]]:
         """Take the methods and the variables of modules that have been named meanwhile."""
-        others, self._by_name = self._by_name, []
-        named: list[tuple[Place, Any]] = []
-        for item in others:
-            (named if item[0].key in self._names else self._by_name).append(item)
+        named = [item for item in self._by_name if item[0].key in self._names]
+        self._by_name = [item for item in self._by_name if item[0].key not in self._names]
         return named
 
     def _inside(self, name: str, value: Any) -> Iterator[Place]:
@@ -184,25 +177,25 @@ class Reach:
             places = [Place(f"{value.__name__}.{n}", variables, n) for n in variables]
             self._by_name += [(place, value) for place in places]
         elif isinstance(value, Stateful):
-            yield from _of_mapping(name, vars(value), value)
+            yield from items(name, vars(value), value)
             if self._is_own(type(value)):
                 yield Place(type(value).__name__, Attributes(value), "__class__")
-        elif self._is_own(type(value)):
-            yield from _of_container(name, value)
-            yield from _of_object(name, value)
         else:
-            yield from _of_container(name, value)
-            yield from [Place(n, (part,), 0) for n, part in _parts(name, value)]
+            yield from items(name, value)
+            if self._is_own(type(value)):
+                yield from _attributes(name, value)
+            else:
+                yield from [Place(name, (part,), 0) for part in _wrapped(value)]
 
     def _of_function(self, name: str, function: types.FunctionType) -> Iterator[Place]:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        variables = [Place(variable, Cell(cell), variable) for variable, cell in cells]
+        variables = [Place(name, Attributes(cell), "cell_contents") for name, cell in cells]
         if _package(_module_of(function)) == "gdt":  # it holds what the user has given it
             given = [(place.name, read(place)) for place in variables]
             yield from [Place(n, (v,), 0) for n, v in given if not isinstance(v, dict | list)]
             return
-        yield from variables
         attributes, fields = Attributes(function), ("__defaults__", "__kwdefaults__")
+        yield from variables
         yield from [Place("default", attributes, n) for n in fields if attributes[n]]
         yield from [Place(f"{name}.{n}", vars(function), n) for n in vars(function)]
         if self._is_own(function):
@@ -213,7 +206,7 @@ class Reach:
 
     def _of_class(self, cls: type) -> Iterator[Place]:
         attributes = Attributes(cls)
-        yield Place(f"the length of {cls.__name__}", Keys(vars(cls)), len)
+        yield Place(f"the length of {cls.__name__}", Items(vars(cls)), len)
         # What a library's class is a base of, the library may call too.
         is_called = not all(self._is_own(base) or base is object for base in cls.__mro__)
         for name, value in vars(cls).items():
@@ -227,29 +220,27 @@ class Reach:
         yield from [Place(c.__name__, (c,), 0) for c in (*cls.__bases__, type(cls))]
 
 
-def _of_mapping(name: str, mapping: Any, stateful: Stateful | None = None) -> Iterator[Place]:
-    read: Any = tuple if len(mapping) <= MOST_ITEMS else len
-    yield Place(f"the keys of {name}", Keys(mapping), read)
-    for key, value in mapping.items():
-        if read is tuple or isinstance(value, STATE):
-            yield Place(f"{name}.{key}" if name else str(key), mapping, key, stateful)
+def items(name: str, container: Any, stateful: Stateful | None = None) -> Iterator[Place]:
+    """The places that are part of a mapping, a set, a sequence or a deque; of other values none.
+
+    stateful: the object whose attributes the mapping holds.
+    """
+    if isinstance(container, set):
+        yield Place(f"the elements of {name}", Items(container), elements)
+        yield from [Place(name, (element,), 0) for element in container]
+    elif isinstance(container, Mapping | list | tuple | deque):
+        is_small = len(container) <= MOST_ITEMS
+        if is_small and isinstance(container, Mapping):
+            yield Place(f"the keys of {name}", Items(container), tuple)
+        elif not isinstance(container, tuple):
+            yield Place(f"the length of {name}", Items(container), len)
+        pairs = container.items() if isinstance(container, Mapping) else enumerate(container)
+        for key, value in pairs:
+            if is_small or isinstance(value, STATE):
+                yield Place(f"{name}.{key}" if name else str(key), container, key, stateful)
 
 
-def _of_container(name: str, value: Any) -> Iterator[Place]:
-    if isinstance(value, Mapping):
-        yield from _of_mapping(name, value)
-    elif isinstance(value, set):
-        yield Place(f"the elements of {name}", Keys(value), elements)
-        yield from [Place(name, (element,), 0) for element in value]
-    elif isinstance(value, list | tuple | deque):
-        if not isinstance(value, tuple):
-            yield Place(f"the length of {name}", Keys(value), len)
-        for i, item in enumerate(value):
-            if len(value) <= MOST_ITEMS or isinstance(item, STATE):
-                yield Place(f"{name}.{i}", value, i)
-
-
-def _of_object(name: str, value: Any) -> Iterator[Place]:
+def _attributes(name: str, value: Any) -> Iterator[Place]:
     """The attributes of an object of the user's."""
     attributes = Attributes(value)
     yield Place(type(value).__name__, attributes, "__class__")
@@ -260,34 +251,15 @@ def _of_object(name: str, value: Any) -> Iterator[Place]:
         yield from [Place(f"{name}.{n}", attributes, n) for n in slots]
 
 
-def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The names and values of what is fixed in an object of Python's."""
-    if isinstance(value, types.MethodType):
-        yield from ((name, value.__func__), ("self", value.__self__))
-    elif isinstance(value, BUILTIN_METHODS):
-        yield name, value.__self__
-    elif isinstance(value, functools.partial):
-        yield from ((name, value.func), ("argument", value.args), ("argument", value.keywords))
-    elif isinstance(value, weakref.ref):
-        yield name, value()
-    elif isinstance(value, DESCRIPTORS):
-        yield from [(name, getattr(value, n)) for n in FUNCTIONS_IN if hasattr(value, n)]
-    elif "__wrapped__" in getattr(value, "__dict__", ()):
-        yield name, value.__wrapped__
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
-
-
-@functools.cache
-def _is_own_module(module: str, package: str) -> bool:
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    is_installed = "site-packages" in file or "dist-packages" in file
-    known = ("gdt", "numpy", "builtins", *sys.stdlib_module_names)
-    is_known = module != "__main__" and _package(module) in known
-    is_others = is_known or (is_installed and _package(module) != package)
-    return module in HOLDERS or not is_others
+def _wrapped(value: Any) -> list[Any]:
+    """What a method, a partial function, a descriptor, a weak reference or another wrapper holds,
+    which is always the same."""
+    if isinstance(value, weakref.ref):
+        return [value()]
+    if isinstance(value, WRAPPERS):
+        return [getattr(value, n) for n in WRAPPED if hasattr(value, n)]
+    wrapped = getattr(value, "__dict__", {}).get("__wrapped__")
+    return [] if wrapped is None else [wrapped]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import DtypeError
 from gdt.ops.blocks.intervals import _move_intervals
-from gdt.programs.signature import Arguments
+from gdt.programs.step_state import Arguments
 
 X = gdt.ones(2)
 LIST: list[Any] = []
