@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import gdt
+from examples import datasets
 from examples.reporting import console, launch
 from gdt import Layout, nn
 from gdt.training import History
@@ -88,7 +89,7 @@ SCHEMES = {
 
 def load(data_dir: Path | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the characters for training and for validation, as numbers in `ALPHABET`."""
-    texts = gdt.data.imdb(data_dir)[0]
+    texts = datasets.imdb(data_dir)[0]
     order = np.random.default_rng(0).permutation(len(texts))
     text = "\n\n".join(texts[i] for i in order).lower()
     codes = np.full(256, ALPHABET.index(" "), np.int32)

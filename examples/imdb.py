@@ -20,6 +20,7 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gdt
+from examples import datasets
 from examples.reporting import Run, console, launch, only_run_in, options, plot, table
 from gdt import UNSHARDED, Layout, nn
 from gdt.data import Batches
@@ -77,7 +78,7 @@ SCHEMES = [
 def load(data_dir: Path | None) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Return training and held-out reviews: tf-idf of the 1,200 commonest words (n, 1200), and
     labels (n,)."""
-    texts, labels = gdt.data.imdb(data_dir)
+    texts, labels = datasets.imdb(data_dir)
     vectorizer = TfidfVectorizer(max_features=TOKENS, dtype=np.float32)
     train = vectorizer.fit_transform(texts[:-HELD_OUT]).toarray()
     test = vectorizer.transform(texts[-HELD_OUT:]).toarray()

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import gdt
+from examples import datasets
 from examples.reporting import Run, console, launch, only_run_in, options, plot, table
 from gdt import UNSHARDED, Layout, Mesh, nn
 from gdt.data import Batches
@@ -48,7 +49,7 @@ def load(data_dir: Path | None, full: bool = False) -> tuple[Split, Split]:
     full: whether to return all images; else 5,000 of each. The test images are then a random
     sample, since the first half of the test set is harder.
     """
-    (x, y), (x_test, y_test) = (gdt.data.mnist(split, data_dir) for split in ("train", "test"))
+    (x, y), (x_test, y_test) = (datasets.mnist(split, data_dir) for split in ("train", "test"))
     if not full:
         sample = np.random.default_rng(0).permutation(len(x_test))[:SAMPLE]
         x, y, x_test, y_test = x[:SAMPLE], y[:SAMPLE], x_test[sample], y_test[sample]

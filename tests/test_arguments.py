@@ -136,7 +136,7 @@ NOT_CALLED = {
     "ArrayType", "DistributedArray", "Mesh", "Shard", "checkpoint.Restored", "training.History",
     "Strategy", "training.Callback", "training.TensorBoard", "training.TerminateOnNaN",
     "metrics.Metric", "nn.Module", "nn.losses.Loss", "optim.Schedule",
-    "data.imdb", "data.mnist", "nn.initializers.Initializer",
+    "nn.initializers.Initializer",
     "benchmark", "checkpoint.CheckpointManager", "Function", "RerecordedWarning",
     "op", "custom_vjp", "nn.Add", "nn.Convolution", "nn.Recurrent",
 }  # fmt: skip

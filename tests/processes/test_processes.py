@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gdt
+from examples import datasets
 from tests.samples import SAMPLES
 
 from . import programs
@@ -69,7 +69,7 @@ def training_data(output: Path) -> Path:
     path = output / "data.npz"
     if not path.exists():
         rng, rows = np.random.default_rng(0), STEPS * BATCH
-        pixels, digits = gdt.data.mnist("train")
+        pixels, digits = datasets.mnist("train")
         words = rng.random((rows, 1200)) * (rng.random((rows, 1200)) < 0.05)
         labels = rng.integers(0, 2, rows)
         words[:, 0] += labels

@@ -11,7 +11,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gdt
-from examples import imdb, mnist
+from examples import datasets, imdb, mnist
 from gdt import Layout, Mesh, create_mesh, nn
 from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.optim import SGD, Adam, Optimizer
@@ -50,7 +50,7 @@ CASES = [
 @cache
 def reviews() -> list[Batch]:
     """Batches of real reviews, as tf-idf of their 1,200 commonest words."""
-    texts, labels = gdt.data.imdb()
+    texts, labels = datasets.imdb()
     chosen = slice(0, STEPS * BATCH // 2)  # two epochs
     vectorizer = TfidfVectorizer(max_features=imdb.TOKENS, dtype=np.float32)
     x = vectorizer.fit_transform(texts[chosen]).toarray()
@@ -60,7 +60,7 @@ def reviews() -> list[Batch]:
 @cache
 def digits() -> list[Batch]:
     """Batches of real digits."""
-    x, y = gdt.data.mnist("train")
+    x, y = datasets.mnist("train")
     chosen = slice(0, STEPS * BATCH // 2)
     return batches(mnist.pixels(x[chosen]), y[chosen])
 

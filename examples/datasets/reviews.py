@@ -11,10 +11,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gdt.arguments import checked
-from gdt.data.packages import installed_file
+from examples.datasets.packages import installed_file
+from gdt import random
 from gdt.errors import DataError, error
-from gdt.random.bits import permutation
 
 Review: TypeAlias = tuple[str, int]
 
@@ -26,7 +25,6 @@ FOLDERS = {"neg": 0, "pos": 1}
 LABELS = {"negative": 0, "positive": 1, "0": 0, "1": 1}
 
 
-@checked
 def imdb(
     data_dir: str | PathLike[str] | None = None, *, split: str = "train"
 ) -> tuple[list[str], npt.NDArray[np.uint8]]:
@@ -42,10 +40,6 @@ def imdb(
 
     Source: A. Maas et al. 2011, "Learning word vectors for sentiment analysis"; cite it. Raises
     DataError if the data is absent, damaged, or without that split.
-
-    >>> texts, labels = imdb()
-    >>> len(texts), int(labels.sum())
-    (24904, 12472)
     """
     if split not in ("train", "test"):
         raise _error(f"split {split!r} is not 'train' or 'test'")
@@ -61,7 +55,7 @@ def _prepared(reviews: Iterable[Review]) -> tuple[list[str], npt.NDArray[np.uint
     for text, label in reviews:
         unique.setdefault(text.replace("<br />", " "), label)
     texts, labels = list(unique), np.array(list(unique.values()), np.uint8)
-    order = permutation(np, len(texts), key=0)
+    order = random.permutation(len(texts), key=0).numpy()
     return [texts[number] for number in order], labels[order]
 
 
@@ -148,4 +142,4 @@ def _from_table(
 
 
 def _error(problem: str, *, remedy: str | None = None) -> DataError:
-    return error(DataError, problem, remedy=remedy)
+    return error(DataError, "imdb", problem, remedy=remedy)

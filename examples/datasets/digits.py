@@ -14,9 +14,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from gdt.arguments import checked
-from gdt.data.idx import read_idx
-from gdt.data.packages import installed_file
+from examples.datasets.idx import read_idx
+from examples.datasets.packages import installed_file
 from gdt.errors import DataError, error
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -42,7 +41,6 @@ FOLDERS = (".", "raw", "MNIST/raw", "FashionMNIST/raw")
 """The folders of a `data_dir` that may hold IDX files; the last three are torchvision's."""
 
 
-@checked
 def mnist(split: str = "train", data_dir: str | PathLike[str] | None = None) -> tuple[Bytes, Bytes]:
     """Return images (n, 28, 28) and labels (n,), both uint8.
 
@@ -54,10 +52,6 @@ def mnist(split: str = "train", data_dir: str | PathLike[str] | None = None) -> 
 
     Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits". Raises
     DataError for another split, and if the data is absent or damaged.
-
-    >>> images, labels = mnist("test")
-    >>> images.shape, labels[:5].tolist()
-    ((10000, 28, 28), [7, 2, 1, 0, 4])
     """
     if split not in IDX_NAMES:
         raise _error(f"split {split!r} is not 'train' or 'test'")
@@ -172,4 +166,4 @@ def _blosc_decompress() -> Callable[[bytes], bytes]:
 def _error(
     problem: str, *, operands: dict[str, str] | None = None, remedy: str | None = None
 ) -> DataError:
-    return error(DataError, problem, operands=operands, remedy=remedy)
+    return error(DataError, "mnist", problem, operands=operands, remedy=remedy)
