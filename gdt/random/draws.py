@@ -83,7 +83,7 @@ def of_rank_0(value: Any) -> Any:
 
 
 class Draw(NamedTuple):
-    """What a caller asks for: numbers of this shape and dtype, in this layout, by this key.
+    """A draw that a caller asks for: numbers of this shape and dtype, in this layout, by this key.
 
     name: the function that was called, for errors. layout: nothing of it is partial.
     """
@@ -201,6 +201,7 @@ class Domain(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Domain:
+        """Return the domain of a text such as "(0, 1]"."""
         least, most = map(float, text[1:-1].split(","))
         return cls(least, most, text[0] == "(", text[-1] == ")")
 
