@@ -8,14 +8,12 @@ constant factors and the bias corrections become two numbers, computed in Python
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from gdt.arguments import checked_class
-from gdt.array.array import DistributedArray
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
-from gdt.optim.noted_steps import Owner
+from gdt.optim.noted_steps import Gradients, Owners, Scalars
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.runs import Block, in_runs
 from gdt.optim.schedules import Schedule
@@ -90,25 +88,15 @@ class Adam(Optimizer):
         super().__init__(learning_rate)
         self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
 
-    def scalars(self, rate: float) -> tuple[float, ...]:
+    def scalars(self, rate: float) -> Scalars:
         """Return the scalars of `adam_step`: bias corrections are factors of rate and epsilon."""
         steps = self.steps
         mean = (1 - self.beta1) / (1 - self.beta1**steps)
         root = math.sqrt((1 - self.beta2**steps) / (1 - self.beta2))
-        return (
-            self.beta1,
-            self.beta2,
-            1 - rate * self.weight_decay,
-            rate * mean * root,
-            self.epsilon * root,
-        )
+        keep = 1 - rate * self.weight_decay
+        return self.beta1, self.beta2, keep, rate * mean * root, self.epsilon * root
 
-    def step(
-        self,
-        scalars: tuple[float, ...],
-        owners: Sequence[Sequence[Owner]],
-        gradients: Sequence[DistributedArray],
-    ) -> None:
+    def step(self, scalars: Scalars, owners: Owners, gradients: Gradients) -> None:
         """Update every parameter and its moments."""
         adam_step.multi_tensor(owners, gradients, *scalars)
 

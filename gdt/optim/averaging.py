@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gdt.arguments import checked_class
-from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout
-from gdt.optim.noted_steps import Owner
+from gdt.optim.noted_steps import Gradients, Owner, Owners, Scalars
 from gdt.optim.optimizer import Optimizer, OptimizerWrapper
 from gdt.state import trainable_slots
 from gdt.state.trees import Tree
@@ -66,17 +65,12 @@ class MovingAverage(OptimizerWrapper):
         owners, arrays, scalars = self.begin_step(owners, [slot.value for slot in targets])
         self.step(scalars, owners, arrays)
 
-    def scalars(self, rate: float) -> tuple[float, ...]:
+    def scalars(self, rate: float) -> Scalars:
         """Return the factors of the average and of the parameter."""
         momentum = self.momentum if self.steps > 1 else 0.0
         return momentum, 1 - momentum
 
-    def step(
-        self,
-        scalars: tuple[float, ...],
-        owners: Sequence[Sequence[Owner]],
-        gradients: Sequence[DistributedArray],
-    ) -> None:
+    def step(self, scalars: Scalars, owners: Owners, gradients: Gradients) -> None:
         """Update every average; `gradients` holds the parameters."""
         momentum, rest = scalars
         for ((averages, name), *_), parameter in zip(owners, gradients, strict=True):

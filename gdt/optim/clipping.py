@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -85,16 +86,10 @@ def _scaled_norm(arrays: Sequence[DistributedArray]) -> tuple[DistributedArray, 
     """Return the norm of all arrays in a unit that keeps its squares in range, and that unit."""
     if not arrays:
         raise error(ArgumentError, "gradients is a tree without arrays")
-    sizes = [_magnitude(g) for g in arrays]
+    sizes = [widened_half(abs_(g)) for g in arrays]  # float32 of float16
     unit = _unit(sizes)
-    total = reduce(lambda a, b: a + b, [_sum_of_squares(x, unit) for x in sizes])
-    return sqrt(total), unit
-
-
-def _magnitude(g: DistributedArray) -> DistributedArray:
-    """Return |g|, as float32 if g is float16."""
-    size = abs_(g)
-    return widened_half(size)  # type: ignore[no-any-return]
+    scaled = [x / unit.astype(x.dtype) for x in sizes]
+    return sqrt(reduce(add, [sum_(x * x) for x in scaled])), unit
 
 
 def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
@@ -106,12 +101,6 @@ def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
     usable = logical_and(most > 0, most < np.inf)
     exponent = floor(log2(where(usable, most, 1)))
     return exp2(exponent)
-
-
-def _sum_of_squares(size: DistributedArray, unit: DistributedArray) -> DistributedArray:
-    """Return the sum of squares of `size / unit`."""
-    scaled = size / unit.astype(size.dtype)
-    return sum_(scaled * scaled)
 
 
 def _times(g: DistributedArray, scale: DistributedArray) -> DistributedArray:

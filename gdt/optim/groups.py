@@ -100,17 +100,14 @@ class ParameterGroups(Optimizer):
 
     def _grouped(self, targets: list[Slot]) -> list[tuple[Optimizer, list[Slot]]]:
         """Return every optimizer with the slots of its parameters."""
-        slots_of: dict[str | None, list[Slot]] = {pattern: [] for pattern in self.groups}
-        slots_of[None] = []
+        optimizers = dict[str | None, Optimizer]({**self.groups}) | {None: self.default}
+        slots_of: dict[str | None, list[Slot]] = {pattern: [] for pattern in optimizers}
         for slot in targets:
             matching = (pattern for pattern in self.groups if re.match(pattern, slot.name))
             slots_of[next(matching, None)].append(slot)
         for pattern in self.groups:
             if not slots_of[pattern]:
-                raise error(
-                    ArgumentError,
-                    f"{pattern!r} matches no parameter, or only those of patterns before it",
-                    remedy=f"The parameters are {', '.join(slot.name for slot in targets)}.",
-                )
-        optimizers = dict[str | None, Optimizer]({**self.groups}) | {None: self.default}
+                problem = f"{pattern!r} matches no parameter, or only those of patterns before it"
+                remedy = f"The parameters are {', '.join(slot.name for slot in targets)}."
+                raise error(ArgumentError, problem, remedy=remedy)
         return [(optimizers[pattern], group) for pattern, group in slots_of.items()]

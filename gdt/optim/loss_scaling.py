@@ -19,7 +19,7 @@ from gdt.ops.reductions import sum_
 from gdt.optim.optimizer import Optimizer, OptimizerWrapper, by_name
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.state import Slot, slots
+from gdt.state import slots
 from gdt.state.trees import Tree, mapped
 
 
@@ -103,7 +103,8 @@ class LossScaling(OptimizerWrapper):
         is_finite = reduce(add, bad).resolve() == 0.0 if bad else scale > 0
         harmless = {n: None if g is None else where(is_finite, g, 0) for n, g in by_slot.items()}
         self.optimizer.follow(targets)
-        arrays = [*targets, *[s for s in slots(self.optimizer) if _is_array(s)]]
+        kept = [s for s in slots(self.optimizer) if isinstance(s.value, DistributedArray)]
+        arrays = [*targets, *kept]  # and no counters
         before = [slot.value for slot in arrays]
         self.optimizer.update(parameters, harmless)
         for slot, old in zip(arrays, before, strict=True):
@@ -119,8 +120,3 @@ class LossScaling(OptimizerWrapper):
 def _wide(g: DistributedArray) -> DistributedArray:
     """Return a gradient in the dtype in which it is used: float32 for float16."""
     return astype(g, np.float32) if g.dtype.itemsize < 4 else g
-
-
-def _is_array(slot: Slot) -> bool:
-    """Return whether a slot holds an array, and no counter."""
-    return isinstance(slot.value, DistributedArray)

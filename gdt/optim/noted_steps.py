@@ -13,7 +13,10 @@ from gdt.comm.notes import note
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
 
+Scalars = tuple[float, ...]  # the numbers that differ from step to step
 Owner = tuple[MutableMapping[Any, Any], Any]
+Owners = Sequence[Sequence[Owner]]
+Gradients = Sequence[DistributedArray]
 # For each parameter the owners of it and of its state, and the gradients.
 Updates = tuple[list[list[Owner]], list[DistributedArray]]
 NoteStep = Callable[[str, tuple[float, ...]], None]  # of the name of a step, and its scalars

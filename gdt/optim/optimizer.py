@@ -18,7 +18,7 @@ from gdt.observe import from_host
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import astype, conj, real_
 from gdt.ops.movement import relayout
-from gdt.optim.noted_steps import NoteStep, Owner, Updates, in_one_order
+from gdt.optim.noted_steps import Gradients, NoteStep, Owner, Owners, Scalars, Updates, in_one_order
 from gdt.optim.schedules import Schedule
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
@@ -192,7 +192,7 @@ class Optimizer(Stateful):
 
     def begin_step(
         self, owners: list[list[Owner]], gradients: list[DistributedArray]
-    ) -> tuple[list[list[Owner]], list[DistributedArray], tuple[float, ...]]:
+    ) -> tuple[list[list[Owner]], list[DistributedArray], Scalars]:
         """Count a step; return owners and gradients, in an order that is the same in all processes,
         and the step's scalars."""
         note_step: NoteStep = lambda step, scalars: None
@@ -201,7 +201,7 @@ class Optimizer(Stateful):
         scalars = from_host(type(self).__name__, partial(self._begin_step, note_step))
         return owners, gradients, scalars
 
-    def _begin_step(self, note_step: NoteStep) -> tuple[float, ...]:
+    def _begin_step(self, note_step: NoteStep) -> Scalars:
         """Count the step, note it for processes to compare, and return its scalars."""
         rate: Any = self.learning_rate
         rate = rate(self.steps) if callable(rate) else rate
@@ -219,7 +219,7 @@ class Optimizer(Stateful):
         note_step(f"step {self.steps} of {type(self).__name__}{flags}", scalars)
         return scalars
 
-    def scalars(self, rate: float) -> tuple[float, ...]:
+    def scalars(self, rate: float) -> Scalars:
         """Return the scalars of step number `self.steps` at the learning rate `rate`."""
         return (rate,)
 
@@ -230,12 +230,7 @@ class Optimizer(Stateful):
         names in `state_names`. See the class for what a subclass may do here."""
         raise NotImplementedError(f"{type(self).__name__} defines no apply")
 
-    def step(
-        self,
-        scalars: tuple[float, ...],
-        owners: Sequence[Sequence[Owner]],
-        gradients: Sequence[DistributedArray],
-    ) -> None:
+    def step(self, scalars: Scalars, owners: Owners, gradients: Gradients) -> None:
         """Update every parameter by `apply`; an optimizer that has an op of all parameters, with a
         kernel and a loop, overrides this.
 

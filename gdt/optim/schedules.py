@@ -102,12 +102,9 @@ class PiecewiseConstant:
     def __post_init__(self) -> None:
         count, steps = len(self.values), list(self.boundaries)
         if count != len(steps) + 1 or steps != sorted(steps):
-            raise error(
-                ArgumentError,
-                type(self).__name__,
-                f"{len(steps)} boundaries {steps} and {count} values",
-                remedy="Give ascending boundaries, and one value more than boundaries.",
-            )
+            problem = f"{len(steps)} boundaries {steps} and {count} values"
+            remedy = "Give ascending boundaries, and one value more than boundaries."
+            raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
         object.__setattr__(self, "boundaries", tuple(steps))  # of a frozen dataclass
         object.__setattr__(self, "values", tuple(self.values))
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gdt.arguments import checked_class
-from gdt.array.array import DistributedArray
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
-from gdt.optim.noted_steps import Owner
+from gdt.optim.noted_steps import Gradients, Owners, Scalars
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.runs import SMALL, Block, in_runs
 from gdt.optim.schedules import Schedule
@@ -108,16 +106,11 @@ class SGD(Optimizer):
         self._keep_velocity()
         super().update(parameters, gradients)
 
-    def scalars(self, rate: float) -> tuple[float, ...]:
+    def scalars(self, rate: float) -> Scalars:
         """Return the rate, and the momentum if there is a velocity."""
         return (rate, float(self.momentum)) if "velocity" in self.state else (rate,)
 
-    def step(
-        self,
-        scalars: tuple[float, ...],
-        owners: Sequence[Sequence[Owner]],
-        gradients: Sequence[DistributedArray],
-    ) -> None:
+    def step(self, scalars: Scalars, owners: Owners, gradients: Gradients) -> None:
         """Update every parameter, and its velocity if there is one."""
         if "velocity" in self.state:
             momentum_step.multi_tensor(owners, gradients, *scalars, nesterov=self.nesterov)
