@@ -332,9 +332,9 @@ def text() -> str:
         "`eig`, `eigh`, `eigvals`, `eigvalsh`, and `qr` and `svd` of what is not tall gather split "
         "matrices: every",
         "device holds them whole, and `explain` shows the all-gather.",
-        "A transform of a split axis alone holds three shares beside its operand, of 16,384 "
-        "numbers or more of",
-        "any length, also a prime one.",
+        "A transform of a split axis alone holds three shares beside its operand, if its length has"
+        " two factors",
+        "of at least the number of shards; any other length, such as a prime, is gathered.",
         "Functions without figures make arrays, or take none.",
         "",
         *HEADER,

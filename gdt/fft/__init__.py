@@ -7,20 +7,16 @@ and it is transformed as a whole. The result stays split along that other axis, 
 transform leaves it: `fft2` of an array with split rows has split columns, and `ifft2` brings it
 back. `gdt.relayout` gives any other layout.
 
-**A split axis alone** is transformed in four steps (Bailey 1990, "FFTs in external or hierarchical
-memory"): as a matrix of n1 rows and n2 columns, by columns, by the factors exp(-2 pi i k j / n), by
-rows, and transposed. That takes three all-to-alls, and no device holds more than its share; the
-result is split as the operand. A length without two factors that are as large as the number of
-shards, such as a prime, is a convolution with a chirp (Bluestein 1970) of at least twice the
-length, in parts (`gdt.fft.chirp`). Axes shorter than the square of the number of shards are
-gathered.
+**A split axis alone** of n = rows * columns elements, both at least the number of shards, is
+transformed in four steps (Bailey 1990, "FFTs in external or hierarchical memory"): as a matrix, by
+columns, by the factors exp(-2 pi i k j / n), by rows, and transposed. That takes three all-to-alls,
+no device holds more than three times its share beside the operand, and the result is split as the
+operand. A real transform is that of half as many complex numbers (`gdt.fft.pairs`) if n / 2 has
+such factors too, else half of a complex one.
 
-A real transform of a split axis alone, of an even length, is that of half as many complex numbers
-(`gdt.fft.pairs`); of an odd length it goes four steps of half as many rows (`gdt.fft.odd`), or a
-chirp whose parts are half as long.
-
-No device holds more than three times its share at once, beside the operand and the padding of
-shards; of less than 16,384 numbers with a chirp, up to seven times.
+**Any other length of a split axis alone**, such as a prime, or less than the square of the number
+of shards, is gathered, and every device transforms it whole; the result is split again. Where
+memory is scarce, choose the length: cut the signal, or pad it with zeros (`n=`).
 """
 
 from gdt.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq

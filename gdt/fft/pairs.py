@@ -18,7 +18,6 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.fft.local import products_of_tables, tables_of_factors
-from gdt.fft.matrices import rows_of_length
 from gdt.fft.split import transformed
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import astype, conj, like, real
@@ -28,7 +27,6 @@ from gdt.ops.ranges import arange
 from gdt.ops.rearranging import swapaxes
 from gdt.ops.reinterpreting import viewed_in_parts, viewed_together
 from gdt.ops.shapes import reshape
-from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
@@ -41,29 +39,7 @@ SCALES = {"backward": 1.0, "ortho": math.sqrt(2), "forward": 2.0}
 """What a transform of twice the length divides by, relative to that of half of it."""
 
 
-def is_long(array_type: ArrayType, axis: int, n: int, *, inverse: bool = False) -> bool:
-    """Whether n real numbers along a split axis are transformed as pairs: an even number of them,
-    enough for a split transform of half the length; or of the whole length, where to gather half of
-    it sends less."""
-    shards = array_type.layout.num_shards(axis)
-    if n % 2 or n < shards**2:
-        return False
-    return n // 2 >= shards**2 or 8 * shards + 8 < _bytes_of_whole(n, shards, inverse)
-
-
-def _bytes_of_whole(n: int, shards: int, inverse: bool) -> float:
-    """The bytes of float64 that a transform of n numbers as complex ones sends, for each number:
-    three transposes of a padded matrix, or what a chirp was counted to send over 2 to 8 shards; an
-    inverse one mirrors its operand first."""
-    rows = rows_of_length(n, shards)
-    if not rows:
-        return 180 if inverse else 150
-    lengths = (rows, n // rows)
-    padded = math.prod(-(-length // shards) * shards for length in lengths) / n
-    return 48 * (shards - 1) / shards * padded**2 + 32 * inverse
-
-
-def rfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
+def rfft_of_pairs(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
     """The elements 0 to n // 2 of the transform along a split axis of even length n."""
     x = swapaxes(astype(x, promoted(x.dtype, np.float32)), axis, -1)
     matrix = (*x.shape[:-1], x.shape[-1] // 2, 2)
@@ -74,7 +50,7 @@ def rfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray
     return swapaxes(joined(half, backwards, scale=1 / SCALES[norm]), axis, -1)
 
 
-def irfft_of_split(x: DistributedArray, axis: int, norm: str, conjugated: bool) -> DistributedArray:
+def irfft_of_pairs(x: DistributedArray, axis: int, norm: str, conjugated: bool) -> DistributedArray:
     """The 2 * m real numbers whose transform begins with the m + 1 elements of a split axis, or
     their conjugates."""
     x, m = swapaxes(x, axis, -1), x.shape[axis] - 1

@@ -1,11 +1,10 @@
-"""Complex transforms along any axes: by all-to-alls to other axes, in four steps, or by a chirp."""
+"""Complex transforms along any axes: by all-to-alls to other axes, or in four steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gdt.array.array import DistributedArray
-from gdt.fft.chirp import steps_by_chirp
 from gdt.fft.local import fft_of_whole, twiddled
 from gdt.fft.matrices import Step, as_matrix, as_vector, rows_of_length
 from gdt.ops.movement import made_whole, relayout, with_axes_moved
@@ -46,20 +45,20 @@ def transformed(
 
 def _steps_along_split(x: ArrayType, axis: int, inverse: bool, norm: str) -> Sequence[Step]:
     """Return functions that one after the other transform along a split axis, which stays split."""
-    n, shards = x.shape[axis], x.layout.num_shards(axis)
-    if n < shards * shards:
-        return [lambda x: _gathered(x, axis, inverse, norm)]
-    rows = rows_of_length(n, shards)
+    rows = rows_of_length(x.shape[axis], x.layout.num_shards(axis))
     if rows:
         return _four_steps(x, axis, rows, inverse, norm)
-    return steps_by_chirp(x, axis, inverse, norm)
+    return [
+        lambda x: gathered(x, axis),
+        lambda y: _along(y, axis - y.ndim, inverse, norm),
+        lambda y: relayout(y, x.layout),
+    ]
 
 
-def _gathered(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
-    layout = x.layout
-    dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
-    whole = relayout(x, Layout.of(x.mesh, dims))
-    return relayout(_along(whole, axis - x.ndim, inverse, norm), layout)
+def gathered(x: DistributedArray, axis: int) -> DistributedArray:
+    """Return `x` with an axis that is not split: every device holds it whole."""
+    dims = (*x.layout.dims[:axis], (), *x.layout.dims[axis + 1 :])
+    return relayout(x, Layout.of(x.mesh, dims))
 
 
 def _four_steps(x: ArrayType, axis: int, rows: int, inverse: bool, norm: str) -> Sequence[Step]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,16 +13,15 @@ from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.fft.chirp import irfft_by_chirp, rfft_by_chirp
 from gdt.fft.local import SWAPPED, irfft_of_whole, resized, rfft_of_whole
-from gdt.fft.odd import has_rows, irfft_of_rows, is_odd, rfft_of_rows
-from gdt.fft.pairs import irfft_of_split, is_long, rfft_of_split
-from gdt.fft.split import transformed
+from gdt.fft.matrices import rows_of_length
+from gdt.fft.pairs import irfft_of_pairs, rfft_of_pairs
+from gdt.fft.split import gathered, transformed
 from gdt.ops.elementwise import astype, conj, real
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
 from gdt.ops.lookup import checked_axis
-from gdt.ops.movement import made_whole
+from gdt.ops.movement import made_whole, relayout
 from gdt.ops.rearranging import flip
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
@@ -30,6 +29,14 @@ from gdt.sharding.dtypes import kind_of
 Sizes = Sequence[int] | None
 Axes = Sequence[int] | None
 Norm = str | None
+Out = DistributedArray | None
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _public(function: F) -> F:
+    """Register a transform, which writes its result into `out`. A decorator."""
+    return public_of("fft")(writes_out(function))
+
 
 # ---------------------------------------------------------------- arguments
 
@@ -106,14 +113,9 @@ def _complex(
     return transformed(x, numbers, inverse, divisor)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def fft(
-    x: Any,
-    n: int | None = None,
-    axis: int = -1,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, n: int | None = None, axis: int = -1, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The discrete Fourier transform along an axis: out[k] is the sum of x[j] exp(-2 pi i j k / n).
 
@@ -132,14 +134,9 @@ def fft(
     return _complex("fft.fft", x, _lengths("fft.fft", n), [axis], norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def ifft(
-    x: Any,
-    n: int | None = None,
-    axis: int = -1,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, n: int | None = None, axis: int = -1, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The inverse of `gdt.fft.fft`, whose arguments, dtypes, layouts and errors it has.
 
@@ -149,14 +146,9 @@ def ifft(
     return _complex("fft.ifft", x, _lengths("fft.ifft", n), [axis], norm, inverse=True)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def fft2(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """`gdt.fft.fftn` along two axes, by default the last ones.
 
@@ -166,14 +158,9 @@ def fft2(
     return _complex("fft.fft2", x, s, axes, norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def ifft2(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """`gdt.fft.ifftn` along two axes, by default the last ones.
 
@@ -183,14 +170,9 @@ def ifft2(
     return _complex("fft.ifft2", x, s, axes, norm, inverse=True)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def fftn(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The discrete Fourier transform along several axes.
 
@@ -206,14 +188,9 @@ def fftn(
     return _complex("fft.fftn", x, s, axes, norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def ifftn(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The inverse of `gdt.fft.fftn`, whose arguments, dtypes, layouts and errors it has.
 
@@ -240,17 +217,15 @@ def _of_real(name: str, x: Any, s: Sizes, axes: Axes, norm: Norm) -> Distributed
 
 def _half_of_real(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
     """The elements 0 to n // 2 of the transform of real numbers along an axis."""
-    whole = made_whole(x, axis)
+    whole, n, shards = made_whole(x, axis), x.shape[axis], x.layout.num_shards(axis)
     if whole is not None:
         return rfft_of_whole(whole, axis=axis - x.ndim, norm=norm)
-    if is_long(x.type, axis, x.shape[axis]):
-        return rfft_of_split(x, axis, norm)
-    if has_rows(x.type, axis, x.shape[axis]):
-        return rfft_of_rows(x, axis, norm)
-    if is_odd(x.type, axis, x.shape[axis]):
-        return rfft_by_chirp(x, axis, norm)
-    every = transformed(x, [axis], False, norm)
-    return getitem(every, (*[slice(None)] * axis, slice(x.shape[axis] // 2 + 1)))
+    if n % 2 == 0 and rows_of_length(n // 2, shards):
+        return rfft_of_pairs(x, axis, norm)
+    if rows_of_length(n, shards):
+        return _between(transformed(x, [axis], False, norm), axis, 0, n // 2 + 1)
+    half = rfft_of_whole(gathered(x, axis), axis=axis - x.ndim, norm=norm)
+    return relayout(half, x.layout.resolved)
 
 
 def _to_real(
@@ -276,36 +251,26 @@ def _real_of_half(
 ) -> DistributedArray:
     """The n real numbers whose transform begins with the n // 2 + 1 elements of `x`, or their
     conjugates."""
-    whole = made_whole(x, axis)
-    if whole is not None:
-        whole = conj(whole) if conjugated else whole
-        return irfft_of_whole(whole, axis=axis - x.ndim, n=n, norm=norm)
-    if is_long(x.type, axis, n, inverse=True):
-        return irfft_of_split(x, axis, norm, conjugated)
-    if has_rows(x.type, axis, n):
-        return irfft_of_rows(x, axis, n, norm, conjugated)
-    if is_odd(x.type, axis, n):
-        return irfft_by_chirp(x, axis, n, norm, conjugated)
-    x = conj(x) if conjugated else x
-    mirrored = conj(flip(_between(x, axis, 1, (n + 1) // 2), axis))
-    ends = [_between(x, axis, 0, 1), _between(x, axis, n // 2, n // 2 + 1)]
-    first, middle = (real(end) for end in ends)  # NumPy reads no imaginary part of these
-    parts = [first, _between(x, axis, 1, (n + 1) // 2), *([middle] if n % 2 == 0 else []), mirrored]
-    return real(transformed(concat(parts, axis), [axis], True, norm))
+    whole, shards = made_whole(x, axis), x.layout.num_shards(axis)
+    if whole is None and n % 2 == 0 and rows_of_length(n // 2, shards):
+        return irfft_of_pairs(x, axis, norm, conjugated)
+    if whole is None and rows_of_length(n, shards):
+        x = conj(x) if conjugated else x
+        backwards = conj(flip(_between(x, axis, 1, (n + 1) // 2), axis))  # elements n - 1, ...
+        return real(transformed(concat([x, backwards], axis), [axis], True, norm))
+    half = gathered(x, axis) if whole is None else whole
+    half = conj(half) if conjugated else half
+    out = irfft_of_whole(half, axis=axis - x.ndim, n=n, norm=norm)
+    return relayout(out, x.layout.resolved) if whole is None else out
 
 
 def _between(x: DistributedArray, axis: int, start: int, stop: int) -> DistributedArray:
     return getitem(x, (*[slice(None)] * axis, slice(start, stop)))
 
 
-@public_of("fft")
-@writes_out
+@_public
 def rfft(
-    x: Any,
-    n: int | None = None,
-    axis: int = -1,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, n: int | None = None, axis: int = -1, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The elements 0 to n // 2 of `gdt.fft.fft` of real numbers; the others are their conjugates.
 
@@ -318,14 +283,9 @@ def rfft(
     return _of_real("fft.rfft", x, _lengths("fft.rfft", n), [axis], norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def irfft(
-    x: Any,
-    n: int | None = None,
-    axis: int = -1,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, n: int | None = None, axis: int = -1, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The inverse of `gdt.fft.rfft`: `n` real numbers; if None, 2 * (elements of the axis - 1).
 
@@ -338,14 +298,9 @@ def irfft(
     return _to_real("fft.irfft", x, _lengths("fft.irfft", n), [axis], norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def rfft2(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """`gdt.fft.rfftn` along two axes, by default the last ones.
 
@@ -355,14 +310,9 @@ def rfft2(
     return _of_real("fft.rfft2", x, s, axes, norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def irfft2(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """`gdt.fft.irfftn` along two axes, by default the last ones.
 
@@ -372,14 +322,9 @@ def irfft2(
     return _to_real("fft.irfft2", x, s, axes, norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def rfftn(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The transform of real numbers along several axes: `rfft` along the last one, `fft` along the
     others.
@@ -392,14 +337,9 @@ def rfftn(
     return _of_real("fft.rfftn", x, s, axes, norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def irfftn(
-    x: Any,
-    s: Sizes = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The inverse of `gdt.fft.rfftn`: real numbers, of the lengths `s` along the axes; the last one
     is 2 * (elements of the axis - 1) if `s` is None.
@@ -410,14 +350,9 @@ def irfftn(
     return _to_real("fft.irfftn", x, s, axes, norm)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def hfft(
-    x: Any,
-    n: int | None = None,
-    axis: int = -1,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, n: int | None = None, axis: int = -1, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The transform, which is real, of a signal whose elements 0 to n // 2 are `x` and whose others
     are their conjugates.
@@ -433,14 +368,9 @@ def hfft(
     return _to_real("fft.hfft", x, sizes, [axis], inverse_norm, conjugated=True)
 
 
-@public_of("fft")
-@writes_out
+@_public
 def ihfft(
-    x: Any,
-    n: int | None = None,
-    axis: int = -1,
-    norm: Norm = None,
-    out: DistributedArray | None = None,
+    x: Any, n: int | None = None, axis: int = -1, norm: Norm = None, out: Out = None
 ) -> DistributedArray:
     """The inverse of `gdt.fft.hfft`, of real numbers; the result has n // 2 + 1 elements.
 

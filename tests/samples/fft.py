@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from gdt.fft.chirp import Wave
 from gdt.testing import Sample
 
 _rng = np.random.default_rng(71)
@@ -21,8 +20,8 @@ def _complex(*shape: int) -> np.ndarray:
 
 
 def _along_one(name: str, make: Any, narrow: Any) -> list[Sample]:
-    """Transforms along one axis: of 25 = 5 * 5 elements in four steps, of 17 by a chirp, and along
-    an axis beside another one."""
+    """Transforms along one axis: of 25 = 5 * 5 elements in four steps, of 17 gathered, and along an
+    axis beside another one."""
     calls = [
         (make(25), {}),
         (make(7), {"n": 17, "norm": "ortho"}),
@@ -61,13 +60,6 @@ def _twiddled(x: np.ndarray, n: int, inverse: bool = False) -> np.ndarray:
     i, j = (np.arange(size) for size in x.shape[-2:])
     turn = (2j if inverse else -2j) * np.pi / n
     return x * np.exp(turn * np.multiply.outer(i, j))
-
-
-def _waved(x: np.ndarray, wave: Wave, start: int, scale: float = 1.0) -> np.ndarray:
-    k = start * x.shape[-1] + np.arange(x.shape[-2] * x.shape[-1]).reshape(x.shape[-2:])
-    turns = wave.sign * (k**2 % (2 * wave.n)) / wave.n
-    turns = turns + 2 * (wave.turns * k % wave.period) / wave.period
-    return x * np.exp(1j * np.pi * turns) * scale
 
 
 def _weighted(
@@ -111,14 +103,6 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((_complex(19), _complex(19)), {"inverse": True, "scale": 2.0}, expect=_joined),
     ],
     "weighted": _of_whole(_weighted, (_complex(2, 9), {}), (_complex(4), {"other": True})),
-    "mirrored": _of_whole(
-        lambda x: np.conj(x[..., ::-1, :]), (_complex(5, 3), {}), (_complex(2, 0, 3), {})
-    ),
-    "waved": _of_whole(
-        _waved,
-        (_complex(5, 7), {"wave": Wave(-1, 31, 2, 105), "start": 3}),
-        (_complex(2, 4, 3), {"wave": Wave(1, 7, -1, 24), "start": -4, "scale": 0.5}),
-    ),
     "twiddled": _of_whole(
         _twiddled, (_complex(5, 7), {"n": 63}), (_complex(2, 4, 3), {"n": 12, "inverse": True})
     ),
