@@ -6,6 +6,7 @@ p-value below `LEAST_P` would come about once in a thousand such tests.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from scipy import stats
 
 import gdt
-from gdt.errors import ArgumentError, AxisError, DtypeError, LinAlgError, ShapeError
+from gdt.errors import ArgumentError, AxisError, DtypeError, LinAlgError, RangeError, ShapeError
 from gdt.random import distributions
 from gdt.random.elementary import exp, log, log1p, log_factorial
 from gdt.testing import choices, meshes
@@ -245,6 +246,27 @@ def test_parameters_that_are_none_give_nan_or_minus_one() -> None:
     assert gdt.random.gamma(3, 0.0, key=1).tolist() == [0.0, 0.0, 0.0]
     assert gdt.random.poisson(2, 0.0, key=1).tolist() == [0, 0]
     assert gdt.random.binomial(2, 5, 1.0, key=1).tolist() == [5, 5]
+
+
+@pytest.mark.parametrize(("name", "args"), [*ARRAYS.items(), *SPREAD.items()])
+def test_elements_of_arrays_that_are_no_parameters_are_nan_or_minus_one(
+    name: str, args: list[Any]
+) -> None:
+    """Where a number is an error; the other elements are drawn as ever."""
+    draw, parts = getattr(gdt.random, name), [np.broadcast_to(a, (7, 3))[2] * 1.0 for a in args]
+    good, refused = draw(3, *parts, key=1).numpy(), 0
+    for position, value in itertools.product(range(len(parts)), (np.nan, -1.0, 0.0, 2.0)):
+        numbers = [value if i == position else float(a[1]) for i, a in enumerate(parts)]
+        wrong = [gdt.asarray(a) for a in parts]
+        wrong[position] = gdt.asarray(np.where([False, True, False], value, parts[position]))
+        found = draw(3, *wrong, key=1).numpy()
+        np.testing.assert_allclose(found[[0, 2]], good[[0, 2]], rtol=1e-14)
+        try:
+            draw(3, *numbers, key=1)
+        except (ArgumentError, RangeError):
+            refused += 1
+            assert found[1] == -1 if found.dtype.kind == "i" else np.isnan(found[1]), (value, name)
+    assert refused > 1
 
 
 def test_scales_have_gradients() -> None:
