@@ -146,6 +146,9 @@ def test_parameters_of_metrics_are_those_of_their_formulas(rng: np.random.Genera
                 metric.add(metric.statistics(targets, predictions, weights))
             assert metric.result() == pytest.approx(expected, rel=1e-5, nan_ok=True), (metric, name)
             metric.reset()
+    for metric in (AUC(), Precision(), Recall(), MeanOf(gdt.metrics.binary_accuracy)):
+        before = dict(vars(metric))
+        assert metric.of_logits() is not metric and vars(metric) == before, "it is left as it was"
     best = np.argsort(-logits, -1)
     with pytest.raises(ArgumentError, match="accuracy: reduction is 'sum'"):
         gdt.metrics.accuracy(labels, logits, "sum")

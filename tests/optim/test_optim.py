@@ -563,6 +563,10 @@ def test_groups_take_the_first_pattern_that_matches(rng: np.random.Generator) ->
         (lambda: ParameterGroups({"v": SGD()}, SGD()).init({"w": gdt.ones(2)}), "parameters are w"),
         (lambda: MovingAverage(SGD(), 1.0), "momentum is 1.0"),
         (lambda: MovingAverage(SGD()).averaged({"w": gdt.ones(2)}).__enter__(), "no average yet"),
+        (
+            lambda: MovingAverage(SGD()).init(p := {"w": gdt.ones(2)}).averaged(p).__enter__(),
+            "no average yet of any parameter",
+        ),
     ],
 )
 def test_wrappers_of_optimizers_say_what_does_not_fit(make: Any, problem: str) -> None:

@@ -118,7 +118,9 @@ def test_history_holds_what_keras_holds() -> None:
     assert ["val_loss" in results for results in some.epochs] == [False, True, False, True, False]
     figure = history.plot()
     assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
-    assert len(figure.axes[0].lines) == 2
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in figure.axes[0].lines}
+    of_epochs = [[3.0, history["loss"][0]], [4.0, history["loss"][1]], [5.0, history["loss"][2]]]
+    assert drawn == {"loss": of_epochs, "val_loss": [[4.0, history["val_loss"][0]]]}
 
 
 def test_the_last_rows_are_held_out_and_never_shuffled() -> None:

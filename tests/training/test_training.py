@@ -338,6 +338,15 @@ def test_weights_of_rows_are_factors_of_their_means(
             loss_of(gdt.nn.losses.mean_squared_error, *arrays[:2], gdt.ones(5))
 
 
+def test_predictions_are_made_of_the_first_of_tuples_and_lists() -> None:
+    model, x = nn.Dense(2, 1, key=0), np.ones((3, 2), "f4")
+    predict = Trainer(model, "sgd", "mse").predict
+    expected = model(x).tolist()
+    for batch in (x, (x, x), [x, x[:, :1]], (x,), (x, None, x)):
+        assert predict([batch]).tolist() == expected
+        assert predict([batch, batch], steps=1).tolist() == expected
+
+
 def test_names_of_metrics_are_those_of_functions(rng: np.random.Generator) -> None:
     """In any case of letters; "accuracy" goes by the shapes."""
     m, labels = gdt.metrics, rng.integers(0, 7, 9)
