@@ -18,7 +18,7 @@ from gdt.ops.comparison import where
 from gdt.ops.elementwise import divide, sqrt, subtract
 from gdt.ops.exponential import exp, expm1
 from gdt.ops.powers import power as power_of
-from gdt.random.draws import Draw, distribution, host_numbers, or_nan, scaled
+from gdt.random.draws import Domain, Draw, distribution, host_numbers, scaled
 
 # ---------------------------------------------------------------- uniform
 
@@ -45,7 +45,7 @@ def _width(low: Any, high: Any) -> Any:
     """The difference of the bounds of `uniform`."""
     ends = [host_numbers("uniform", label, end) for label, end in (("low", low), ("high", high))]
     if ends[0] is None or ends[1] is None:
-        return subtract(high, low)
+        return Domain.of("[0, inf]").limited("uniform", "high - low", subtract(high, low))
     with np.errstate(over="ignore", invalid="ignore"):
         width: np.ndarray = ends[1] - ends[0]
     if not np.isfinite(width).all():
@@ -158,8 +158,8 @@ def wald(draw: Draw, mean: Any, scale: Any) -> DistributedArray:
     """
     first, second = draw.split(2)
     x, u = first.standard("normal"), second.standard("uniform")
-    half = np.multiply(0.5, or_nan(mean)) / or_nan(scale) * x * x
-    smaller = or_nan(mean) / (1.0 + half + sqrt(half * (half + 2.0)))
+    half = np.multiply(0.5, mean) / scale * x * x
+    smaller = mean / (1.0 + half + sqrt(half * (half + 2.0)))
     return where(u * (mean + smaller) <= mean, smaller, mean / smaller * mean)
 
 
@@ -220,7 +220,7 @@ def weibull(draw: Draw, a: Any) -> DistributedArray:
     >>> bool(gdt.all(gdt.random.weibull(9, 2.0, key=0) > 0))
     True
     """
-    inverse = 1.0 / a if isinstance(a, int | float) else np.divide(1.0, or_nan(a))
+    inverse = 1.0 / a if isinstance(a, int | float) else np.divide(1.0, a)
     return power_of(draw.standard("exponential"), inverse)
 
 
@@ -233,7 +233,7 @@ def pareto(draw: Draw, a: Any) -> DistributedArray:
     >>> bool(gdt.all(gdt.random.pareto(9, 2.0, key=0) > 0))
     True
     """
-    return expm1(draw.standard("exponential") / or_nan(a))
+    return expm1(draw.standard("exponential") / a)
 
 
 @distribution(a="(0, inf]")
@@ -245,7 +245,7 @@ def power(draw: Draw, a: Any) -> DistributedArray:
     >>> bool(gdt.all(gdt.random.power(9, 2.0, key=0) <= 1))
     True
     """
-    return exp(-draw.standard("exponential") / or_nan(a))
+    return exp(-draw.standard("exponential") / a)
 
 
 # ---------------------------------------------------------------- by location and scale

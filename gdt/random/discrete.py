@@ -17,7 +17,7 @@ from gdt.ops.elementwise import astype
 from gdt.ops.exponential import exp
 from gdt.ops.shapes import Shape
 from gdt.random.distributions import LARGEST_MEAN
-from gdt.random.draws import Domain, Draw, distribution, in_layout, or_nan, other_shapes
+from gdt.random.draws import Domain, Draw, distribution, in_layout, other_shapes
 from gdt.random.generator import Key
 from gdt.sharding.layout import Layout
 
@@ -35,7 +35,8 @@ def bernoulli(
     >>> gdt.random.bernoulli(4, 0.5, key=3).tolist()
     [False, True, False, False]
     """
-    Domain.of("[0, 1]").check("bernoulli", "p", p)
+    if not isinstance(p, DistributedArray):
+        Domain.of("[0, 1]").limited("bernoulli", "p", p)
     draw = Draw.of("bernoulli", shape, bool, key, layout)
     if isinstance(p, int | float):
         truths = draw.sampled("bernoulli", p=float(p))
@@ -99,7 +100,7 @@ def logseries(draw: Draw, p: Any) -> DistributedArray:
     first, second = draw.split(2)
     failure = 1.0 - p if isinstance(p, int | float) else np.subtract(1.0, p)
     u = first.floats().standard("uniform")
-    return second.sampled("geometric", exp(u * np.log(or_nan(failure))))
+    return second.sampled("geometric", exp(u * np.log(failure)))
 
 
 @distribution(dtype=int, a="(1, inf]")

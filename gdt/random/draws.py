@@ -29,7 +29,7 @@ from gdt.backend.cupy import on_gpu
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, frame_of_user
-from gdt.ops.comparison import less, where
+from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
 from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
@@ -174,14 +174,9 @@ def in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:
 
 
 def scaled(x: DistributedArray, loc: Any, scale: Any) -> DistributedArray:
-    """loc + scale * x; NaN for a scale below 0, which only a distributed one can be."""
-    y = x if is_number(scale, 1) else x * or_nan(scale)
+    """loc + scale * x."""
+    y = x if is_number(scale, 1) else x * scale
     return y if is_number(loc, 0) else y + loc
-
-
-def or_nan(scale: Any) -> Any:
-    """A distributed scale with NaN for what is below 0; any other scale as it is."""
-    return where(less(scale, 0), np.nan, scale) if isinstance(scale, DistributedArray) else scale
 
 
 def is_number(value: Any, number: int) -> bool:
@@ -205,17 +200,25 @@ class Domain(NamedTuple):
         least, most = map(float, text[1:-1].split(","))
         return cls(least, most, text[0] == "(", text[-1] == ")")
 
-    def check(self, name: str, label: str, value: Any) -> None:
-        """Raise ArgumentError for a parameter of the host that holds a number outside, or a NaN."""
+    def contains(self, x: Any) -> Any:
+        """Which elements lie in the domain; of a NaN it is false."""
+        inside = x > self.least if self.excludes_least else x >= self.least
+        if self.most == math.inf and not self.excludes_most:
+            return inside
+        return inside & (x < self.most if self.excludes_most else x <= self.most)
+
+    def limited(self, name: str, label: str, value: Any) -> Any:
+        """A parameter, with NaN for what a distributed one holds outside of the domain.
+
+        Raises ArgumentError for a parameter of the host that holds a number outside, or a NaN."""
+        if isinstance(value, DistributedArray):
+            return where(self.contains(value), value, np.nan)
         numbers = host_numbers(name, label, value)
-        if numbers is None:
-            return
-        inside = (numbers > self.least) if self.excludes_least else (numbers >= self.least)
-        inside &= (numbers < self.most) if self.excludes_most else (numbers <= self.most)
-        if not inside.all():
+        if numbers is not None and not (inside := self.contains(numbers)).all():
             verb = "holds" if numbers.ndim else "is"
             wrong = numbers[~inside].flat[0] if numbers.ndim else value
             raise error(ArgumentError, name, f"{label} {verb} {wrong}, not {self}")
+        return value
 
     def __str__(self) -> str:
         lower = f"{'above' if self.excludes_least else 'at least'} {self.least:g}"
@@ -265,7 +268,7 @@ def distribution(
             values = defaults | by_name(names, args, kwargs)
             shape, dtype, key, layout = map(values.pop, ("shape", "dtype", "key", "layout"))
             for label, interval in ranges.items():
-                interval.check(name, label, values[label])
+                values[label] = interval.limited(name, label, values[label])
             draw = Draw.of(name, shape, dtype, key, layout, event_ndim)
             if kind_of(draw.dtype) not in kinds:
                 remedy = "It draws floats." if kinds == "f" else "It draws integers and floats."

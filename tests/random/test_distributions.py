@@ -267,6 +267,7 @@ def test_elements_of_arrays_that_are_no_parameters_are_nan_or_minus_one(
             refused += 1
             assert found[1] == -1 if found.dtype.kind == "i" else np.isnan(found[1]), (value, name)
     assert refused > 1
+    assert gdt.random.bernoulli(2, gdt.asarray([2.0, -1.0]), key=1).tolist() == [True, False]
 
 
 def test_scales_have_gradients() -> None:
