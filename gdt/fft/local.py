@@ -29,7 +29,7 @@ FACTORS = 1 << 16
 """Factors that the host computes at once: those that its caches hold."""
 
 SWAPPED = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
-"""The norm with which the inverse transform divides as the transform does with another norm."""
+"""For each norm, the one with which an inverse transform divides by as much as a transform does."""
 
 
 def _same_dims(array_type: ArrayType, *, axes: tuple[int, ...], **_: Any) -> RuleSpec:

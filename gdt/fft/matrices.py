@@ -22,10 +22,11 @@ Step = Callable[[Any], Any]
 
 @lru_cache(maxsize=1 << 10)
 def rows_of_length(n: int, shards: int) -> int:
-    """Return the number of rows of a matrix that holds `n` elements, and of which rows and columns
-    fill the shards with little padding; 0 if `n` has no such divisor.
+    """Return the number of rows of a matrix of `n` elements whose rows, and whose columns, can be
+    split over the shards with little padding; 0 if `n` has no such divisor.
 
-    Of divisors with equal padding, the largest makes rows and columns about as many."""
+    Of several divisors the one with the least padding is taken, then the largest, with which there
+    are about as many rows as columns."""
     best, rows = (MOST_WASTE, 0), 0
     for divisor in range(shards, math.isqrt(n) + 1):
         if n % divisor == 0:
@@ -37,9 +38,9 @@ def rows_of_length(n: int, shards: int) -> int:
 
 
 def as_matrix(rows: int, columns: int, shards: int) -> list[Step]:
-    """Return the steps that reshape the last axis to (rows, columns), with the rows split over as
-    many shards as that axis. Of a row on the border of two shards, one shard gets the elements of
-    the other."""
+    """Return the steps that reshape the last axis, split over `shards` shards, to (rows, columns)
+    with the rows split over them. Shards then hold whole rows: a row of which two shards of the
+    axis hold a part moves to one of them."""
     height = -(-rows // shards) * shards
     return [
         lambda x: resized(x, -1, height * columns),
@@ -49,8 +50,10 @@ def as_matrix(rows: int, columns: int, shards: int) -> list[Step]:
 
 
 def as_vector(n: int, layout: Layout) -> list[Step]:
-    """Return the steps that reshape the last two axes to one and take its first n elements, in a
-    layout that splits that axis as it splits the first of the two."""
+    """Return the inverse steps: they reshape the last two axes, of which the first is split, to one
+    axis, and take its first `n` elements.
+
+    layout: that of the result, with as many shards along its last axis as the rows have."""
     shards = layout.num_shards(len(layout.dims) - 1)
     return [
         lambda x: resized(x, -2, -(-x.shape[-2] // shards) * shards),

@@ -1,9 +1,13 @@
 """Transforms of real numbers along a split axis of even length, as complex ones of half the length.
 
-Numbers in even places are the real parts, their neighbours the imaginary parts of half as many
-complex numbers. Element k of the transform of those and element -k, conjugated, are sum and
-difference of the transforms of both kinds of places (Sorensen, Jones, Heideman and Burrus 1987,
-"Real-valued fast Fourier transform algorithms"): half the bytes and half the memory.
+The 2 m real numbers x are taken as m complex ones, z[j] = x[2 j] + i x[2 j + 1]. With Z the
+transform of z, Y[k] the conjugate of Z[m - k], and Z[m] = Z[0], the transform of x is
+
+    X[k] = (Z[k] + Y[k]) / 2 - i exp(-2 pi i k / (2 m)) (Z[k] - Y[k]) / 2        for k = 0 ... m,
+
+the transforms of the numbers in even and in odd places, put together (Sorensen, Jones, Heideman and
+Burrus 1987, "Real-valued fast Fourier transform algorithms"). Half the bytes are sent, and half the
+memory is held.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ PARTS = 8
 """The parts in which two halves are joined: the factors of each take memory of their own."""
 
 SCALES = {"backward": 1.0, "ortho": math.sqrt(2), "forward": 2.0}
-"""What a transform of twice the length divides by, relative to that of half of it."""
+"""For each norm, what a transform of 2 m numbers divides by, divided by the same for m numbers."""
 
 
 def rfft_of_pairs(x: DistributedArray, axis: int, norm: str) -> DistributedArray:

@@ -76,8 +76,10 @@ def _cholesky_step(
     ranks: Block,
     matrix: Block,
 ) -> None:
-    """Put the factor's columns in the place of a panel's, and subtract their products from the
-    others. `ranks` are the numbers of the rows that cross the block's columns on the diagonal."""
+    """Overwrite the columns of a panel by those of the factor, and subtract the products of these
+    from the columns behind them.
+
+    ranks: for each column of the block, the number of the row in which it crosses the diagonal."""
     (start, stop), (low, high) = between, columns
     size = stop - start
     top = xp.linalg.cholesky(panel[:size])

@@ -157,8 +157,10 @@ def multi_dot(arrays: Sequence[Any]) -> DistributedArray:
 
 
 def _cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """The matrix behind which the product of matrices first to last is cut in two; matrix i is
-    (sizes[i], sizes[i + 1]). Source: Cormen et al., "Introduction to Algorithms", section 15.2."""
+    """For each range (first, last) of matrices, the number of the one behind which their product is
+    cut in two; matrix i has the shape (sizes[i], sizes[i + 1]).
+
+    Source: Cormen et al., "Introduction to Algorithms", section 15.2."""
     count = len(sizes) - 1
     costs = {(i, i): 0 for i in range(count)}
     cuts = {}
