@@ -254,7 +254,7 @@ COMPOSED: dict[str, Samples] = {
     "choose": calls(np.choose, (SMALL % 2, [VECTOR[0], np.arange(13)]))
     + calls(np.choose, (SMALL - 1, [SMALL, SMALL * 2, SMALL * 3]), mode="wrap")
     + calls(np.choose, (SMALL - 1, [SMALL, SMALL * 2, SMALL * 3]), mode="clip"),
-    "sinc": calls(np.sinc, (MATRIX,), (INTEGERS,)),
+    "sinc": calls(np.sinc, (MATRIX,), (INTEGERS,)) + calls(np.sinc, (TRUTHS,), grad=False),
     "trapezoid": calls(np.trapezoid, (MATRIX,), (INTEGERS,))
     + calls(np.trapezoid, (MATRIX, POINTS), axis=0)
     + calls(np.trapezoid, (MATRIX, MATRIX * 2), dx=2.0),

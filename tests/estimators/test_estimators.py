@@ -170,6 +170,9 @@ def test_perceptrons_have_the_layers_and_take_the_steps_that_are_asked_for(
         outputs = np.tanh(outputs) if len(b) > 2 else outputs
     np.testing.assert_allclose(model.predict(x), outputs, rtol=1e-9, atol=1e-12)
     assert not weights[1].any() and all(w.any() for w in weights[::2])
+    alike = MLPRegressor((4, 4, 4), max_iter=1, tol=9.0, n_iter_no_change=1).fit(X[:1], X[:1, 0])
+    first, second = (alike.model_.layers[i].weight.numpy() for i in (1, 2))
+    assert abs(first - second).max() > 0.1, "each layer begins with weights of its own"
 
 
 def test_evaluations_are_sums_over_batches_of_different_sizes() -> None:

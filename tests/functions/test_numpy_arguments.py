@@ -56,6 +56,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
       for name in ("nansum", "nanprod", "nanmean", "nanvar", "nanstd")],
     *[(name, (HOLES,), {"where": MASK, "initial": 0.25, "axis": 1, "keepdims": True})
       for name in ("nansum", "nanprod", "nanmax", "nanmin")],
+    *[(name, (X.astype("f4") / 3,), {"where": MASK, "dtype": "f8", "axis": 1})
+      for name in ("sum", "prod", "mean", "nanmean", "std")],
     ("nanmax", (EMPTY,), {"initial": 0.5, "axis": 0}),
     ("nanvar", (HOLES,), {"mean": np.nanmean(HOLES, 0, keepdims=True), "axis": 0}),
     *[(name, ([X, X.astype("float32")],), {"dtype": "float32"})
@@ -194,6 +196,10 @@ COMBINED: list[tuple[str, list[tuple[Any, ...]], Options]] = [
     *[(name, [(X,), (HOLES,), (np.round(X).astype(int),), (Z,), (X.astype("f4"),)],
       {"axis": [None, 0, -1], "ddof": [0, 1, 2.5], "keepdims": [False, True],
        "where": [True, MASK]}) for name in ("var", "std", "nanvar", "nanstd")],
+    *[(name, [(X.astype("f4"),), (np.round(X * 40).astype("i1"),), (CUBE[0, :, :3],)],
+      {"axis": [None, 0, -1], "dtype": [None, "f8"], "keepdims": [False, True],
+       "where": [True, MASK[:, :1], np.arange(3) > 0]})
+     for name in ("mean", "sum", "prod", "nanmean")],
     ("nan_to_num", [(HOLES,), (np.array([np.nan, np.inf, -np.inf, 1.0], "f4"),),
                     (np.array([complex(np.nan, np.inf), -np.inf]),), (INTEGERS,)],
      {"nan": [0.0, -3.0], "posinf": [None, 8.0], "neginf": [None, -9.0]}),

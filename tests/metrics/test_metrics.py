@@ -195,6 +195,10 @@ def test_an_area_without_negatives_is_no_number() -> None:
         (lambda: ConfusionMatrix(0), "0 classes"),
         (lambda: gdt.metrics.top_k_accuracy([0], [[1.0]], 0), "k is 0"),
         (lambda: AUC().update([1.0], [[1.0, 2.0]]), r"targets have shape \[1\]"),
+        (
+            lambda: gdt.metrics.binary_accuracy(np.ones((2, 3)), np.ones((3, 2))),
+            r"targets have shape \[2, 3\], predictions \[3, 2\]",
+        ),
         (lambda: Recall().update([1.0], [1.0], [1.0, 2.0]), "2 weights, 1 predictions"),
         (lambda: ConfusionMatrix(3).update([1], [[1.0, 2.0]]), "an axis of 3 classes"),
     ],

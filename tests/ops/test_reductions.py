@@ -12,7 +12,7 @@ import pytest
 import gdt
 from gdt.engine import blocks
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
-from gdt.ops.blocks.sums import add_reduce
+from gdt.ops.blocks.sums import add_reduce, ones
 from tests.samples import SAMPLES
 
 MESHES = [gdt.create_mesh([("x", 4)], blocks=blocks, device_type="CPU") for blocks in (1, 2, 4)]
@@ -225,6 +225,12 @@ def test_the_gradient_of_logsumexp_of_partial_sums_takes_the_sums_of_the_value(b
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_vectors_that_sums_share_are_read_only() -> None:
+    assert ones(3, "d") is ones(3, "d") and ones(3, "d").tolist() == [1.0] * 3
+    with pytest.raises(ValueError, match="read-only"):
+        ones(3, "d")[0] = 2.0
+
+
 def test_a_variance_that_overflows_is_infinite_over_empty_shards() -> None:
     value = np.array([1e30, -1e30, 3e38], np.float32)
     mesh = gdt.create_mesh([("x", 8)], device_type="CPU")
