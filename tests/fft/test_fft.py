@@ -177,6 +177,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: gdt.fft.fft(gdt.ones(())), AxisError, "axis -1 is out of range for rank 0"),
     (lambda: gdt.fft.fft(gdt.ones(0)), ShapeError, "a transform of 0 elements"),
     (lambda: gdt.fft.fft(gdt.ones(3), n=0), ShapeError, "a transform of 0 elements"),
+    (lambda: gdt.fft.fft(gdt.ones(3), n=True), ShapeError, "a transform of True elements"),
     (lambda: gdt.fft.fft(gdt.ones(3), n=-1), ShapeError, "a transform of -1 elements"),
     (lambda: gdt.fft.hfft(gdt.ones(3), n=-1), ShapeError, "a transform of -1 elements"),
     (lambda: gdt.fft.ihfft(gdt.ones(3), n=-1), ShapeError, "a transform of -1 elements"),

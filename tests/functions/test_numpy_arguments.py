@@ -221,7 +221,8 @@ COMBINED: list[tuple[str, list[tuple[Any, ...]], Options]] = [
      {"right": [False, True]}),
     ("bincount", [(INTEGERS + 9,), ((INTEGERS + 9).astype("u1"),)],
      {"weights": [None, FLOATS[:17], INTEGERS], "minlength": [0, 3, 30]}),
-    ("polyfit", [(FLOATS, FLOATS**3 + 1, 2), (ROW, X, 1), (FLOATS, FLOATS * 2, 0)],
+    ("polyfit", [(FLOATS, FLOATS**3 + 1, 2), (ROW, X, 1), (FLOATS, FLOATS * 2, 0),
+                 (ROW, X[:, 0], 4)],
      {"w": [None], "cov": [False, True, "unscaled"]}),
     ("polyfit", [(ROW, X, 2), (ROW, X[:, 0], 1)],
      {"w": [None, np.abs(FLOATS[:5])], "full": [False, True], "rcond": [None, 1e-3]}),
@@ -289,6 +290,15 @@ COMBINED: list[tuple[str, list[tuple[Any, ...]], Options]] = [
     *[(f"{name}.reduce", [(CUBE > 0,), (INTEGERS,), (np.round(CUBE * 3).astype("i2"),)],
       {"axis": [None, 0, -1, (0, 2)], "keepdims": [False, True]})
      for name in ("bitwise_xor", "bitwise_and", "gcd")],
+    *[(f"{name}.reduce", [(np.zeros((0, 3), "i4"),), (np.zeros((2, 0), bool),)],
+      {"axis": [0, 1], "keepdims": [False, True]})
+     for name in ("bitwise_xor", "bitwise_or", "gcd", "logical_xor", "maximum")],
+    *[(name, [(np.asarray(3.0), *others)], {"axis": [None, 0, -1, 1]})
+      for name, *others in (
+          ("sort",), ("argsort",), ("cumsum",), ("nancumprod",), ("median",), ("quantile", 0.5),
+          ("take", 0), ("repeat", 2), ("argmax",), ("flip",), ("roll", 1), ("delete", 0),
+          ("append", 4.0), ("nanargmax",),
+      )],
     *[(f"{name}.reduce", [(CUBE,), (X.astype("f4"),)],
       {"axis": [0, -1, 1], "keepdims": [False, True]})
      for name in ("subtract", "hypot", "fmin", "divide", "logical_and", "logaddexp")],
@@ -334,7 +344,7 @@ COMBINED: list[tuple[str, list[tuple[Any, ...]], Options]] = [
     *[("linalg." + name, [(X[:, :5] + X[:, :5].T,), (CUBE[:, :, :3],)], {"UPLO": ["L", "U"]})
       for name in ("eigvalsh",)],
     ("linalg.svd", [(X,), (CUBE,)], {"compute_uv": [False]}),
-    ("linalg.cholesky", [(X @ X.T,)], {"upper": [False, True]}),
+    ("linalg.cholesky", [(X @ X.T,), (Z @ Z.conj().T + np.eye(5),)], {"upper": [False, True]}),
     ("linalg.vecdot", [(CUBE, CUBE[::-1]), (Z, Z[::-1])], {"axis": [0, -1]}),
     ("linalg.diagonal", [(CUBE,)], {"offset": [-1, 0, 2]}),
     ("linalg.trace", [(CUBE,)], {"offset": [-1, 0, 2], "dtype": [None, "f4"]}),
@@ -418,6 +428,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: gdt.ediff1d(small, to_end=2.5), "to_end of float64 does not fit"),
         (lambda: gdt.nan_to_num(x, nan=1j), "a complex number takes no place of a float64"),
         (lambda: gdt.take(x, 1, mode="stop"), "mode is 'stop'"),
+        (lambda: gdt.polyfit(ROW, X[:, 0], 4, cov=True), "5 points do not suffice for covar"),
         (lambda: gdt.quantile(x, 0.5, weights=X), "weights go with the method 'inverted_cdf'"),
         (lambda: gdt.quantile(x, 0.5, 0, method="inverted_cdf", weights=X[0]), "do not fit axis 0"),
         (lambda: gdt.loadtxt(["1"], skip=1), "skip"),

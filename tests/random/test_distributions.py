@@ -297,6 +297,12 @@ def test_an_attempt_takes_words_of_its_own() -> None:
     assert len(np.unique(np.concatenate([w for pair in words for w in pair]))) == 6 * 64
 
 
+def test_integers_of_more_than_half_of_all_words() -> None:
+    for low, high in ((-(2**62), 2**63 - 1), (-(2**63), 2**62), (-1, 2**63 - 1), (0, 2**62 + 1)):
+        x = gdt.random.integers(low, high, COUNT, key=1).numpy().astype(float)
+        assert stats.kstest((x - low) / (high - low), "uniform").pvalue > LEAST_P
+
+
 def test_integers_between_arrays() -> None:
     low, high = np.array([-5, 0, 2**62, -(2**63)]), np.array([5, 3, 2**62 + 1, 2**63 - 1])
     expected = gdt.random.integers(low, high, (COUNT, 4), key=1)
