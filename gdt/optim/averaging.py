@@ -10,7 +10,7 @@ from gdt.errors import ArgumentError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout
 from gdt.optim.noted_steps import Gradients, Owner, Owners, Scalars
-from gdt.optim.optimizer import Optimizer, OptimizerWrapper
+from gdt.optim.optimizer import Optimizer, OptimizerWrapper, in_order
 from gdt.state import trainable_slots
 from gdt.state.trees import Tree
 
@@ -54,7 +54,8 @@ class MovingAverage(OptimizerWrapper):
     def update(self, parameters: Tree, gradients: Tree) -> None:
         """Take a step of the inner optimizer, then update the averages; see `Optimizer.update`."""
         self.optimizer.update(parameters, gradients)
-        targets, averages = trainable_slots(parameters), self.state["average"]
+        # Processes may have filled dicts in other orders.
+        targets, averages = in_order(trainable_slots(parameters)), self.state["average"]
         new = [slot for slot in targets if slot.name not in averages]
         self.follow(targets)
         for slot in new:  # which may come when others are trained: the first average is itself

@@ -16,7 +16,7 @@ from gdt.ops.creation import full, zeros
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout
 from gdt.ops.reductions import sum_
-from gdt.optim.optimizer import Optimizer, OptimizerWrapper, by_name
+from gdt.optim.optimizer import Optimizer, OptimizerWrapper, by_name, in_order
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state import slots
@@ -96,9 +96,10 @@ class LossScaling(OptimizerWrapper):
 
     def update(self, parameters: Tree, gradients: Tree) -> None:
         """Take a step of the inner optimizer if all gradients are finite; see `Optimizer`."""
-        targets = self.targets("update", parameters)
+        # Processes may have filled dicts in other orders.
+        targets = in_order(self.targets("update", parameters))
         scale, good = self._start(targets[0].value.mesh)
-        by_slot = by_name(gradients)
+        by_slot = dict(sorted(by_name(gradients).items()))
         bad = [sum_(where(isfinite(g), 0.0, 1.0)) for g in by_slot.values() if g is not None]
         is_finite = reduce(add, bad).resolve() == 0.0 if bad else scale > 0
         harmless = {n: None if g is None else where(is_finite, g, 0) for n, g in by_slot.items()}

@@ -88,7 +88,7 @@ class Optimizer(Stateful):
         self.steps = 0
         for arrays in self.state.values():
             arrays.clear()
-        self.follow(_in_order(self.targets("init", parameters)))
+        self.follow(in_order(self.targets("init", parameters)))
         return self
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class Optimizer(Stateful):
         updates = self._fitting(targets, gradients)
         if updates is None:
             # What moves travels together: processes may have filled dicts in other orders.
-            ordered = _in_order(targets)
+            ordered = in_order(targets)
             gradients = self._moved(ordered, gradients)
             self.follow(ordered)
             states = self.state.values()
@@ -375,7 +375,7 @@ def _flat_slots(tree: dict[Any, Any]) -> list[Slot] | None:
     return parameters
 
 
-def _in_order(targets: Sequence[Slot]) -> list[Slot]:
+def in_order(targets: Sequence[Slot]) -> list[Slot]:
     """Return slots in the order of their names: processes may have filled dicts in other orders."""
     return sorted(targets, key=lambda slot: slot.name)
 

@@ -962,7 +962,26 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
 def ordered() -> dict[str, list[float]]:
     """The parameters after some steps of optimizers, kept in a dict that each process has filled in
     an order of its own: in a dict of dicts, and in one alone."""
-    return in_any_order("inner of ") | in_any_order("")
+    return in_any_order("inner of ") | in_any_order("") | wrapped_in_any_order()
+
+
+def wrapped_in_any_order() -> dict[str, list[float]]:
+    """The parameters after some steps of optimizers around others."""
+    backwards = gdt.distributed.process_index() % 2
+    layout, found = Layout(["batch"], gdt.create_mesh([("batch", 4)])), {}
+    for optimizer in (
+        gdt.optim.MovingAverage(gdt.optim.RMSprop(0.1, momentum=0.5)),
+        gdt.optim.LossScaling(gdt.optim.SGD(0.1, 0.9)),
+    ):
+        made = {"a": gdt.ones(4, layout=layout), "b": gdt.ones(8, layout=layout)}
+        weights = {name: made[name] for name in ("ba" if backwards else "ab")}
+        for _ in range(3):
+            scaled = {name: optimizer.scaled(weights[name]) for name in "ab"}
+            gradients = optimizer.unscaled(scaled)
+            optimizer.update(weights, {name: gradients[name] for name in weights})
+        name = type(optimizer).__name__
+        found |= {f"{name} {n}": weights[n].tolist() for n in "ab"}
+    return found
 
 
 def in_any_order(prefix: str) -> dict[str, list[float]]:
