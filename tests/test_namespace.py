@@ -65,6 +65,12 @@ def test_limits_of_floating_point_dtypes(name: str) -> None:
     assert gdt.finfo(gdt.zeros(1, dtype=name)) == limits
 
 
+def test_methods_have_the_texts_of_their_functions() -> None:
+    for name in ("sum", "mean", "argmax", "cumsum"):
+        method, function = getattr(gdt.DistributedArray, name), getattr(gdt, name)
+        assert method.__doc__ == function.__doc__, name
+
+
 def test_limits_of_integers() -> None:
     for name in ("int8", "uint8", "int64", "uint64"):
         limits, numpys = gdt.iinfo(name), np.iinfo(name)

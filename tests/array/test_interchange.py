@@ -218,6 +218,8 @@ def test_arrays_share_memory_with_themselves_and_with_what_they_view() -> None:
         assert share(x, x) is True and share(own, memory) is True
         assert share(x, x + 1) is False and share(x, x.copy()) is False
         assert share(x, memory) is False and share(memory, gdt.asarray(memory)) is False
+    apart = gdt.arange(6.0, layout=gdt.Layout(["x"], gdt.create_mesh([("x", 2)], blocks=2)))
+    assert all(gdt.may_share_memory(apart, block) for block in apart.blocks)
     assert gdt.may_share_memory(memory, memory[1:]) and not gdt.shares_memory([1], [1])
     assert gdt.require([1, 2], "float32", ["C", "W"]).dtype == np.float32
 

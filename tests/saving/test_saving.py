@@ -330,6 +330,15 @@ def test_what_files_cannot_name_is_named(tmp_path: Path) -> None:
         gdt.saving.register(Local, name="shifted")
 
 
+def test_a_class_that_the_program_lacks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nn.Sequential(Doubled(nn.Dense(4, 4))).save(tmp_path)
+    monkeypatch.setattr(gdt.saving.registry, "OWN", {})
+    with pytest.raises(CheckpointError, match=r"names '[^:]*Doubled', which this program has not"):
+        gdt.load_model(tmp_path)
+
+
 # ---------------------------------------------------------------- weights of other libraries
 
 
