@@ -12,6 +12,8 @@ import pytest
 
 import gdt
 from gdt import errors as e
+from gdt.engine.op import Op
+from gdt.ops.axes import negative_axes
 from gdt.sharding.layout import Layout
 
 MESH = gdt.create_mesh([("x", 4), ("y", 2)])
@@ -434,6 +436,14 @@ def test_a_mean_that_counts_cannot_hold_is_refused() -> None:
 # ---------------------------------------------------------------- names of calls
 
 
+def of_a_user(xp: Any, x: Any, /, axis: int) -> Any:
+    return x
+
+
+def with_axes(x: Any, *, axis: int) -> dict[str, Any]:
+    return {"axis": negative_axes(x, axis)}
+
+
 def test_errors_are_named_by_the_innermost_public_call() -> None:
     names = {
         "average": lambda: gdt.average(gdt.ones(2), weights=gdt.zeros(2)),
@@ -442,6 +452,14 @@ def test_errors_are_named_by_the_innermost_public_call() -> None:
         "Batches": lambda: gdt.data.Batches(np.ones(3), np.ones(2), batch_size=1),
         "Dense": lambda: gdt.nn.Dense(2)(gdt.ones(())),
         "restore": lambda: gdt.checkpoint.restore("nowhere", {}),
+        "sum": lambda: gdt.sum(A, axis=2),
+        "log_softmax": lambda: gdt.log_softmax(A, axis=2),
+        "logsumexp": lambda: gdt.logsumexp(A, axis=2),
+        "vmap": lambda: gdt.vmap(gdt.sum, in_axes=2)(A),
+        "lib.stride_tricks.sliding_window_view": lambda: gdt.lib.stride_tricks.sliding_window_view(
+            A, 2, axis=2
+        ),
+        "of_a_user": lambda: Op(of_a_user, "... d -> ... d", prepare=with_axes)(A, axis=2),
     }
     for name, call in names.items():
         with pytest.raises(gdt.errors.GdtError, match=rf"\A{re.escape(name)}: "):

@@ -13,9 +13,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.autodiff.tape import Tree
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
+from gdt.ops.axes import checked_axis
 from gdt.ops.creation import asarray, ones
 from gdt.ops.joining import stack
-from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import made_whole, relayout
 from gdt.ops.rearranging import moveaxis
 from gdt.sharding.default_mesh import get_default_mesh
@@ -97,7 +97,7 @@ class _Slices:
             remedy = "Give it None in in_axes."
             raise error(ArgumentError, "vmap", problem, remedy=remedy)
         x = leaf.resolve()
-        at = checked_axis(x.type, axis, "vmap")
+        at = checked_axis(x.type, axis)
         self.lengths[f"argument {len(self.lengths)}"] = x.shape[at]
         self.split = self.split or x.layout.dims[at]
         front = moveaxis(x, at, 0)

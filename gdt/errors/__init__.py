@@ -192,10 +192,10 @@ CHAPTERS = ("gdt.fft", "gdt.linalg")
 def name_of_call() -> str:
     """Return the name of the innermost public function, op or method of gdt that runs.
 
-    Public is what `gdt` or its package (`gdt.nn`, `gdt.linalg`) has under its name. A public method
-    is named with the class of its object, as in `Sequential.fit`; any other method goes by that
-    class alone, as constructors and operators do, and an op by its own name. What a function
-    defines goes by its name.
+    Public is what `gdt` or its package (`gdt.nn`, `gdt.linalg`) has under its name, an op of a
+    user, and what `gdt.arguments.checked` wraps. A public method is named with the class of its
+    object, as in `Sequential.fit`; any other method goes by that class alone, as constructors and
+    operators do, and an op by its own name. What a function defines goes by its name.
     """
     frame: FrameType | None = sys._getframe(2)
     innermost = frame.f_code.co_name if frame else ""
@@ -216,7 +216,12 @@ def _public_name(frame: FrameType, module: str) -> str:
     variables = frame.f_locals
     if "self" in variables:
         with suppress(AttributeError):  # past `__getattr__`, which may be what fails
-            return str(object.__getattribute__(variables["self"], "__name__"))  # of an op
+            op = str(object.__getattribute__(variables["self"], "__name__"))
+            is_of_gdt = str(variables["self"].__module__).startswith("gdt.")
+            if not is_of_gdt or getattr(sys.modules["gdt"], op, None) is variables["self"]:
+                return op
+    if module == "gdt.arguments" and (owner, method) == ("checked", "<locals>.call"):
+        return str(variables["name"])
     for namespace in ("gdt", package):
         value: Any = vars(sys.modules[namespace]).get(owner.rstrip("_"))
         if isinstance(value, type) and value.__module__ == module:

@@ -9,9 +9,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.axes import checked_axes
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.generation import from_indices, type_of_shape
-from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
 from gdt.ops.rearranging import roll
 from gdt.sharding.dtypes import kind_of
@@ -109,8 +109,7 @@ def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> DistributedArr
 def _shifted(name: str, x: Any, axes: int | Sequence[int] | None, odd: int) -> DistributedArray:
     """The array rolled by half of each axis. odd: 1 to round halves of odd lengths up."""
     (x,) = as_operands(name, x=x)
-    chosen_axes = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
-    numbers = [checked_axis(x.type, axis, name) for axis in chosen_axes]
+    numbers = checked_axes(x.type, axes)
     # An odd length moves by one element less than back.
     shifts = [(x.shape[axis] + odd) // 2 for axis in numbers]
     return roll(x, shifts, numbers) if numbers else alias(x)

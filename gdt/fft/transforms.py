@@ -17,10 +17,10 @@ from gdt.fft.local import SWAPPED, irfft_of_whole, resized, rfft_of_whole
 from gdt.fft.matrices import rows_of_length
 from gdt.fft.pairs import irfft_of_pairs, rfft_of_pairs
 from gdt.fft.split import gathered, transformed
+from gdt.ops.axes import checked_axes
 from gdt.ops.elementwise import astype, conj, real
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
-from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import made_whole, relayout
 from gdt.ops.rearranging import flip
 from gdt.sharding.array_type import ArrayType
@@ -78,7 +78,7 @@ def _sizes(
     if axes is None:
         axes = range(array_type.ndim if s is None else len(s))
         axes = [a - len(axes) for a in axes]
-    numbers = [checked_axis(array_type, a, name) for a in axes]
+    numbers = checked_axes(array_type, axes)
     if s is None:
         return numbers, [None] * len(numbers)
     if len(s) != len(numbers):

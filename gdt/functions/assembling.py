@@ -10,10 +10,10 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import AxisError, DtypeError, ShapeError, error, type_text
+from gdt.errors import DtypeError, ShapeError, error, type_text
 from gdt.functions.differences import along
+from gdt.ops.axes import checked_axes, checked_axis
 from gdt.ops.joining import concat, split
-from gdt.ops.lookup import checked_axis
 from gdt.ops.matrices import tril, triu
 from gdt.ops.padding import pad
 from gdt.ops.products.op import diagonal_
@@ -185,7 +185,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[DistributedArray, ...]:
     (x,) = as_operands("unstack", x=x)
     if not x.ndim:
         raise error(ShapeError, "rank 0 has no axis", operands={"x": x.type})
-    at = checked_axis(x.type, axis, "unstack")
+    at = checked_axis(x.type, axis)
     return tuple(x[along(x.ndim, at, i)] for i in range(x.shape[at]))
 
 
@@ -269,7 +269,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> DistributedArray:
     [[2, 4], [1, 3]]
     """
     x = _matrix(x, "rot90")
-    places = [checked_axis(x.type, a, "rot90") for a in axes]
+    places = checked_axes(x.type, axes)
     if len(set(places)) != 2 or len(places) != 2:
         raise error(ShapeError, f"axes {axes} are no two axes", operands={"x": x.type})
     first, second = places
@@ -293,11 +293,8 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> DistributedArray:
     (4, 2, 3)
     """
     (x,) = as_operands("rollaxis", x=x)
-    at = checked_axis(x.type, axis, "rollaxis")
-    if not -x.ndim <= start <= x.ndim:
-        problem = f"start {start} is out of range for rank {x.ndim}"
-        raise error(AxisError, problem, operands={"x": x.type})
-    start += x.ndim if start < 0 else 0
+    at = checked_axis(x.type, axis)
+    start = start if start == x.ndim else checked_axis(x.type, start)
     return moveaxis(x, at, start - (at < start))
 
 

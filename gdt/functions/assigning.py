@@ -12,9 +12,10 @@ from gdt.array.registry import public
 from gdt.array.views import check_writable, rebind
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops import comparison
+from gdt.ops.axes import checked_axis
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import astype
-from gdt.ops.lookup import checked_axis, checked_indices
+from gdt.ops.lookup import checked_indices
 from gdt.ops.movement import relayout
 from gdt.ops.ranges import arange
 from gdt.ops.reductions import any_
@@ -123,7 +124,7 @@ def put_along_axis(x: DistributedArray, indices: Any, values: Any, axis: int | N
         flat = reshape(x, (x.size,))
         _write_flat(x, update_at(flat, values, indices))
         return
-    axis = checked_axis(x.type, axis, "put_along_axis")
+    axis = checked_axis(x.type, axis)
     indices = checked_indices(x.type, indices, axis, "put_along_axis")
     fits = indices.ndim == x.ndim and all(
         d == axis or n in (1, m)

@@ -15,6 +15,7 @@ from gdt.array.registry import public
 from gdt.errors import ArgumentError, DivisionError, DtypeError, ShapeError, error
 from gdt.functions.assembling import with_rank
 from gdt.functions.einsum import einsum
+from gdt.ops.axes import Axis, checked_axis, negative_axes
 from gdt.ops.comparison import clip, equal
 from gdt.ops.creation import full, zeros
 from gdt.ops.elementwise import (
@@ -30,10 +31,10 @@ from gdt.ops.elementwise import (
 )
 from gdt.ops.extrema import max_, min_
 from gdt.ops.joining import concat, stack
-from gdt.ops.lookup import along_axis_or_flat, checked_axis
+from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.movement import relayout
 from gdt.ops.products.op import diagonal, matmul
-from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, reduced_count, sum_
+from gdt.ops.reductions import all_, any_, mean, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose, transpose_
 from gdt.ops.statistics import check_variance_dtype
@@ -78,7 +79,7 @@ def weights_along(
     axes are in the order of `axis`."""
     if weights.shape == x.shape:
         return weights
-    negative = negative_axes(x.type, axis, op)
+    negative = negative_axes(x.type, axis)
     axes = [a % x.ndim for a in axis] if isinstance(axis, Sequence) else list(negative)
     if axis is None or weights.shape != tuple(x.shape[a] for a in axes):
         problem = f"weights of shape {list(weights.shape)} do not fit axis {axis}"
@@ -230,7 +231,7 @@ def _cumulative(
     if axis is None and x.ndim > 1:
         problem = f"an array of rank {x.ndim} needs an axis"
         raise error(ArgumentError, problem, operands={"x": x.type})
-    x, at = along_axis_or_flat(x, axis, name, takes_rank_0=True)
+    x, at = along_axis_or_flat(x, axis, takes_rank_0=True)
     scan, first = (cumsum, 0) if name == "cumulative_sum" else (cumprod, 1)
     scanned = scan(x, axis=at, dtype=dtype)
     if not include_initial:
@@ -357,7 +358,7 @@ def apply_along_axis(
     [3.0, 3.0]
     """
     (arr,) = as_operands("apply_along_axis", arr=arr)
-    at = checked_axis(arr.type, axis, "apply_along_axis")
+    at = checked_axis(arr.type, axis)
     others = [d for d in range(arr.ndim) if d != at]
     slices = transpose(arr.resolve(), (*others, at))
     sizes = slices.shape[:-1]
@@ -409,7 +410,7 @@ def apply_over_axes(
     """
     (current,) = as_operands("apply_over_axes", x=x)
     for axis in (axes,) if isinstance(axes, int) else axes:
-        at = checked_axis(current.type, axis, "apply_over_axes")
+        at = checked_axis(current.type, axis)
         (result,) = as_operands("apply_over_axes", result=func(current, at))
         if result.ndim == current.ndim - 1:
             result = expand_dims(result, at)

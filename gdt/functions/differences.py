@@ -13,11 +13,11 @@ from gdt.array.operands import as_elements, as_operands
 from gdt.array.registry import public
 from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.axes import checked_axes, checked_axis
 from gdt.ops.comparison import equal, less, logical_and, not_equal, where
 from gdt.ops.elementwise import astype, remainder, subtract
 from gdt.ops.joining import concat
-from gdt.ops.lookup import checked_axis
-from gdt.ops.reductions import negative_axes, sum_
+from gdt.ops.reductions import sum_
 from gdt.ops.rounding import abs_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
@@ -51,7 +51,7 @@ def diff(
         return same
     if not x.ndim:
         raise error(ShapeError, "rank 0 has no neighbours", operands={"x": x.type})
-    at = checked_axis(x.type, axis, "diff")
+    at = checked_axis(x.type, axis)
     ends = [
         None if end is None else _as_end(end, x, at, name)
         for name, end in (("prepend", prepend), ("append", append))
@@ -131,7 +131,7 @@ def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Distrib
     (4.0, 8.0)
     """
     (y,) = as_operands("trapezoid", y=y)
-    at = checked_axis(y.type, axis, "trapezoid")
+    at = checked_axis(y.type, axis)
     width: Any = dx
     if x is not None:
         _, x = as_operands("trapezoid", y=y, x=x)
@@ -182,10 +182,7 @@ def gradient(
         raise error(ArgumentError, f"edge_order is {edge_order}, neither 1 nor 2")
     _refuse_bools("gradient", f)
     f = astype(f, float) if f.dtype.kind in "iu" else f
-    axes = (axis,) if isinstance(axis, int | np.integer) else axis
-    if axes is None:
-        axes = range(f.ndim)
-    axes = [a + f.ndim for a in (negative_axes(f.type, a, "gradient")[0] for a in axes)]
+    axes = checked_axes(f.type, axis)
     spaces = varargs * len(axes) if len(varargs) == 1 else varargs or (1.0,) * len(axes)
     if len(spaces) != len(axes):
         problem = f"{len(spaces)} distances do not fit {len(axes)} axes"
@@ -297,7 +294,7 @@ def unwrap(
     [0, 1, 2, 3, 4]
     """
     (p,) = as_operands("unwrap", p=p)
-    at = checked_axis(p.type, axis, "unwrap")
+    at = checked_axis(p.type, axis)
     steps = diff(p, axis=at)
     half = period / 2 if discont is None else max(discont, period / 2)
     if promoted(steps.dtype, period).kind in "iu":

@@ -14,12 +14,13 @@ from gdt.array.registry import public
 from gdt.errors import DtypeError, IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.functions.assembling import with_rank
 from gdt.functions.repeating import tile
+from gdt.ops.axes import checked_axes
 from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.comparison import logical_not, not_equal
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import concat
-from gdt.ops.lookup import along_axis_or_flat, checked_axis, checked_indices
+from gdt.ops.lookup import along_axis_or_flat, checked_indices
 from gdt.ops.masks import compress
 from gdt.ops.padding import pad
 from gdt.ops.rearranging import flip, moveaxis
@@ -72,9 +73,8 @@ def trim_zeros(
     places = set(trim.lower())
     if not places or places - {"f", "b"}:
         raise error(DtypeError, f"trim is {trim!r}, not 'f', 'b' or 'fb'")
-    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
     index = [slice(None)] * x.ndim
-    for a in [checked_axis(x.type, a, "trim_zeros") for a in axes]:
+    for a in checked_axes(x.type, axis):
         others = tuple(d for d in range(x.ndim) if d != a)
         flags = any_(not_equal(x, 0), axis=others)
         n = x.shape[a]
@@ -100,7 +100,7 @@ def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
     [2, 4]
     """
     (x,) = as_operands("delete", x=x)
-    x, at = along_axis_or_flat(x, axis, "delete")
+    x, at = along_axis_or_flat(x, axis)
     size = x.shape[at]
     if isinstance(obj, DistributedArray) and obj.ndim:
         return compress(_kept(obj, x, at), x, axis=at)
@@ -192,7 +192,7 @@ def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> Distribute
     """
     x, _ = as_operands("insert", x=x, values=values)
     values = as_elements("insert", x, x.dtype, "values", values)
-    x, at = along_axis_or_flat(x, axis, "insert")
+    x, at = along_axis_or_flat(x, axis)
     size = x.shape[at]
     places = _places(obj, size, "insert", x)
     if places.size == 1:

@@ -11,11 +11,12 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ShapeError, error
+from gdt.ops.axes import Axis, distinct_axes
 from gdt.ops.comparison import maximum, minimum, only_where
 from gdt.ops.creation import full
 from gdt.ops.elementwise import add, astype, divide, multiply
 from gdt.ops.extrema import max_, min_
-from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, sum_
+from gdt.ops.reductions import all_, any_, mean, sum_
 from gdt.ops.scans import prod
 from gdt.sharding.dtypes import kind_of, promoted
 from gdt.sharding.layout import Layout
@@ -82,7 +83,7 @@ def _extreme_like(op: Any, name: str, join: Binary) -> Callable[..., Distributed
         if x.size or initial is None:
             result = op(x, axis=axis, keepdims=keepdims)
             return result if initial is None else _begun(join, result, initial)
-        axes = {a + x.ndim for a in negative_axes(x.type, axis, name)}
+        axes = distinct_axes(x.type, axis)
         shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
         start = _in_dtype(initial, x.dtype)
         return full(shape, start, x.dtype, layout=Layout.replicated(x.mesh, len(shape)))

@@ -12,11 +12,12 @@ from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.axes import Axis
 from gdt.ops.comparison import isnan, logical_not
 from gdt.ops.comparison import where as where_
 from gdt.ops.elementwise import astype, checked_dtype, conj, divide, multiply, real, sqrt
 from gdt.ops.extrema import argmax, argmin, max_, min_
-from gdt.ops.reductions import Axis, all_, any_, reduced_count, sum_
+from gdt.ops.reductions import all_, any_, reduced_count, sum_
 from gdt.ops.reductions import mean as mean_
 from gdt.ops.scans import cumprod, cumsum, prod
 from gdt.ops.statistics import check_variance_dtype, var

@@ -47,7 +47,7 @@ def packbits(x: Any, axis: int | None = None, bitorder: str = "big") -> Distribu
     if x.dtype.kind not in "biu":
         problem = f"bits are integers or bools, not {x.dtype}"
         raise error(DtypeError, problem, operands={"x": x.type})
-    x, at = along_axis_or_flat(x, axis, "packbits", takes_rank_0=True)
+    x, at = along_axis_or_flat(x, axis, takes_rank_0=True)
     widths = [(0, 0)] * x.ndim
     widths[at] = (0, -x.shape[at] % 8)
     x = pad(astype(x != 0, np.uint8), widths)
@@ -72,7 +72,7 @@ def unpackbits(
     if x.dtype != np.uint8:
         problem = f"packed bits are uint8, not {x.dtype}"
         raise error(DtypeError, problem, operands={"x": x.type})
-    x, at = along_axis_or_flat(x, axis, "unpackbits", takes_rank_0=True)
+    x, at = along_axis_or_flat(x, axis, takes_rank_0=True)
     bits = expand_dims(x, at + 1) & places.reshape(8, *[1] * (x.ndim - at - 1))
     bits = astype(bits != 0, np.uint8)
     bits = reshape(bits, (*x.shape[:at], x.shape[at] * 8, *x.shape[at + 1 :]))

@@ -20,12 +20,13 @@ from gdt.functions.averages import weights_along
 from gdt.functions.nan_functions import nanmean
 from gdt.ops import comparison
 from gdt.ops.along_axis import take_along_axis_in_range
+from gdt.ops.axes import Axis, distinct_axes
 from gdt.ops.comparison import equal, maximum, minimum, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
 from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.rearranging import moveaxis
-from gdt.ops.reductions import Axis, mean, negative_axes, sum_
+from gdt.ops.reductions import mean, sum_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.sorting import argsort, sort
@@ -80,16 +81,16 @@ def _neighbours(last: Any, q: float, method: str) -> tuple[Any, Any, Any]:
     return place, np.minimum(place + 1, last), weight
 
 
-def _is_of_nothing(x: DistributedArray, axis: Axis, name: str) -> bool:
+def _is_of_nothing(x: DistributedArray, axis: Axis) -> bool:
     """Whether there are no elements along the axes."""
-    return not all(x.shape[a] for a in negative_axes(x.type, axis, name))
+    return not all(x.shape[a] for a in distinct_axes(x.type, axis))
 
 
-def _checked_axes(x: DistributedArray, axis: Axis, name: str) -> tuple[int, ...]:
+def _nonempty_axes(x: DistributedArray, axis: Axis) -> tuple[int, ...]:
     """The axes counted from the front; IndexRangeError where there is no element along them."""
-    if _is_of_nothing(x, axis, name):
+    if _is_of_nothing(x, axis):
         raise error(IndexRangeError, "there is no element", operands={"x": x.type})
-    return tuple(sorted([a + x.ndim for a in negative_axes(x.type, axis, name)]))
+    return tuple(sorted(distinct_axes(x.type, axis)))
 
 
 def _in_front(x: DistributedArray, axes: Sequence[int], *, keeps_dtype: bool) -> DistributedArray:
@@ -255,7 +256,7 @@ def _quantiles(
     dtype = x.dtype
     if method not in CHOOSING:
         dtype = _result_dtype(x.dtype, levels.dtype, is_weak=type(q) in (int, float))
-    axes = _checked_axes(x, axis, name)
+    axes = _nonempty_axes(x, axis)
     listed = levels.reshape(-1) if levels.size else np.zeros(1)
     how = Quantiles(
         tuple((listed.astype(float) / most).tolist()), levels.shape, method, dtype, bool(keepdims)
@@ -344,7 +345,7 @@ def _quantiles_of_few(
 
 def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> DistributedArray:
     (x,) = as_operands(name, x=x)
-    if _is_of_nothing(x, axis, name):
+    if _is_of_nothing(x, axis):
         return mean(x, axis=axis, keepdims=keepdims)
     if x.dtype.kind == "c" and not options:
         return _complex_median(x, axis, keepdims)
@@ -354,7 +355,7 @@ def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> D
 
 def _complex_median(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
     """The median of complex numbers, which are ordered by their real parts, then by the others."""
-    axes = _checked_axes(x, axis, "median")
+    axes = _nonempty_axes(x, axis)
     front = _in_front(x, axes, keeps_dtype=True)
     ordered, half = sort(front, axis=0), front.shape[0] // 2
     out = mean(ordered[half - 1 + front.shape[0] % 2 : half + 1], axis=0)

@@ -95,7 +95,7 @@ def repeat(
     [1, 1, 2, 2]
     """
     (x,) = as_operands("repeat", x=x)
-    x, dim = along_axis_or_flat(x, axis, "repeat", takes_rank_0=True)
+    x, dim = along_axis_or_flat(x, axis, takes_rank_0=True)
     if isinstance(repeats, DistributedArray) and repeats.shape == x.shape[dim : dim + 1]:
         return _repeated_by(x, repeats, dim)
     size, counts = x.shape[dim], np.asarray(repeats)

@@ -14,6 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.whole_arrays import are_unwatched, array_of_whole, in_numpy, whole_of
+from gdt.ops.axes import checked_axis
 from gdt.ops.blocks import radix_sort
 from gdt.ops.comparison import (
     equal,
@@ -26,7 +27,6 @@ from gdt.ops.comparison import (
 from gdt.ops.creation import ones, zeros, zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import concat
-from gdt.ops.lookup import checked_axis
 from gdt.ops.masks import flatnonzero, select_rows
 from gdt.ops.movement import relayout
 from gdt.ops.ranges import arange
@@ -238,7 +238,7 @@ def unique(
         groups = _groups(flat, with_order=with_order, equal_nan=equal_nan)
         values, shape = select_rows(groups.ordered, groups.is_first), x.shape
     else:
-        dim = checked_axis(x.type, axis, "unique")
+        dim = checked_axis(x.type, axis)
         front = moveaxis(x.resolve(), dim, 0)
         rows = reshape(front, (front.shape[0], math.prod(front.shape[1:])))
         in_order = Layout.of(x.mesh, (rows.layout.dims[0],))

@@ -11,8 +11,8 @@ from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import ShapeError, error
+from gdt.ops.axes import checked_axis
 from gdt.ops.elementwise import conj
-from gdt.ops.lookup import checked_axis
 from gdt.ops.products.op import contract_labels
 from gdt.ops.rearranging import moveaxis, roll
 
@@ -20,7 +20,7 @@ __all__ = ["cross", "matrix_transpose", "vecdot"]
 
 
 def _checked_lengths(name: str, x: DistributedArray, w: DistributedArray, axis: int) -> None:
-    lengths = [a.shape[checked_axis(a.type, axis, name)] for a in (x, w)]
+    lengths = [a.shape[checked_axis(a.type, axis)] for a in (x, w)]
     if lengths[0] != lengths[1]:
         problem = f"axis {axis} is {lengths[0]} in x but {lengths[1]} in w"
         raise error(ShapeError, problem, operands={"x": x.type, "w": w.type})
@@ -67,7 +67,7 @@ def cross(
     x, w = as_operands("cross", x=x, w=w)
     axes = (axisa, axisb, axisc) if axis is None else (axis, axis, axis)
     for label, a, at in (("x", x, axes[0]), ("w", w, axes[1])):
-        if a.shape[checked_axis(a.type, at, "cross")] != 3:
+        if a.shape[checked_axis(a.type, at)] != 3:
             problem = f"axis {at} of {label} is not of length 3"
             raise error(ShapeError, problem, operands={"x": x.type, "w": w.type})
     if len({*axes}) > 1:

@@ -13,9 +13,9 @@ from gdt.errors import ArgumentError, ShapeError, error
 from gdt.linalg.decompositions import svdvals
 from gdt.linalg.operands import as_inexact, as_matrices, check_matrices
 from gdt.linalg.solving import inv
+from gdt.ops.axes import checked_axes
 from gdt.ops.elementwise import astype, imag, real, sqrt, square
 from gdt.ops.extrema import max_, min_
-from gdt.ops.lookup import checked_axis
 from gdt.ops.powers import power
 from gdt.ops.rearranging import moveaxis
 from gdt.ops.reductions import sum_
@@ -124,12 +124,11 @@ def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> 
     if axis is None and ord is None:
         flat = sqrt(_sum_of_squares(x, None, False))
         return reshape(flat, (1,) * x.ndim) if keepdims else flat
-    axes = [axis] if isinstance(axis, int) else list(range(x.ndim) if axis is None else axis)
-    numbers = [checked_axis(x.type, a, "linalg.norm") for a in axes]
+    numbers = checked_axes(x.type, axis)
     if len(numbers) == 1:
         return _vector_norm(x, numbers[0], keepdims, 2 if ord is None else ord)
     if len(numbers) != 2 or numbers[0] == numbers[1]:
-        problem = f"axes {tuple(axes)} name neither vectors nor matrices"
+        problem = f"axes {axis} name neither vectors nor matrices"
         raise error(ShapeError, problem, operands={"x": x.type})
     value = _matrix_norm(moveaxis(x, numbers, (-2, -1)), "fro" if ord in (None, "f") else ord)
     return expand_dims(value, sorted(numbers)) if keepdims else value

@@ -13,6 +13,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import ShapeError, error
+from gdt.ops.axes import dim_names
 from gdt.ops.lookup import (
     along_axis_or_flat,
     carrier_of,
@@ -23,7 +24,7 @@ from gdt.ops.lookup import (
 )
 from gdt.ops.movement import made_whole, relayout
 from gdt.ops.reductions import unbroadcast
-from gdt.ops.taking import dim_names, neutral_number, rows_at
+from gdt.ops.taking import neutral_number, rows_at
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.rule import RuleSpec
@@ -149,7 +150,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
     [[2], [3]]
     """
     x, indices = as_operands("take_along_axis", x=x, indices=indices)
-    x, axis = along_axis_or_flat(x, axis, "take_along_axis")
+    x, axis = along_axis_or_flat(x, axis)
     fits = x.ndim == indices.ndim and all(
         i == axis or n == m or 1 in (n, m)
         for i, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True))

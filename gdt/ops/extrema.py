@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,11 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
+from gdt.ops.axes import Axis, checked_axis
 from gdt.ops.blocks.reduction_kernels import arg_kernel, extreme_kernel
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
-from gdt.ops.lookup import checked_axis
-from gdt.ops.reductions import (
-    Axis,
-    check_nonempty,
-    kept_dims,
-    prepare_reduction,
-    reduction_rule,
-    reduction_text,
-    sum_,
-)
+from gdt.ops.reductions import kept_dims, prepare_extreme, reduction_rule, sum_
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 
@@ -39,7 +30,7 @@ Block = Any
 @op(
     reduction_rule,
     reduce="max",
-    prepare=prepare_reduction("max", nonempty=True),
+    prepare=prepare_extreme,
     extended="out, initial, where",
 )
 def max_(
@@ -70,7 +61,7 @@ def max_(
 @op(
     reduction_rule,
     reduce="min",
-    prepare=prepare_reduction("min", nonempty=True),
+    prepare=prepare_extreme,
     extended="out, initial, where",
 )
 def min_(
@@ -115,24 +106,14 @@ min_.kernel(extreme_kernel("Min"))
 # ---------------------------------------------------------------- argmax and argmin
 
 
-def _prepare_arg(name: str) -> Callable[..., dict[str, Any]]:
-    """A check of the statics of `name`, argmax or argmin, which makes `axis` a tuple of axes."""
-
-    def prepare(
-        array_type: ArrayType, *, axis: int | None = None, keepdims: bool = False
-    ) -> dict[str, Any]:
-        if axis is None or (not array_type.ndim and axis in (0, -1)):
-            axes = tuple(range(-array_type.ndim, 0))
-        else:
-            axes = (checked_axis(array_type, axis, name) - array_type.ndim,)
-        check_nonempty(array_type, axes, name)
-        return {"axis": axes, "keepdims": bool(keepdims)}
-
-    return prepare
-
-
-def _arg_rule(array_type: ArrayType, *, axis: Sequence[int], keepdims: bool) -> str:
-    return reduction_text(array_type, axis, keepdims)
+def _prepare_arg(
+    array_type: ArrayType, *, axis: int | None = None, **static: Any
+) -> dict[str, Any]:
+    if axis is not None and (array_type.ndim or axis not in (0, -1)):
+        axis = checked_axis(array_type, axis)
+    else:
+        axis = None
+    return prepare_extreme(array_type, axis=axis, **static)
 
 
 def _locate(
@@ -198,11 +179,11 @@ def _index_alone(xp: Any, *statistics: Block) -> Block:
 
 
 @op(
-    _arg_rule,
+    reduction_rule,
     reduce="max",
     merge=_merge("max"),
     finish=_index_alone,
-    prepare=_prepare_arg("argmax"),
+    prepare=_prepare_arg,
     extended="out",
 )
 def argmax(
@@ -230,11 +211,11 @@ def argmax(
 
 
 @op(
-    _arg_rule,
+    reduction_rule,
     reduce="min",
     merge=_merge("min"),
     finish=_index_alone,
-    prepare=_prepare_arg("argmin"),
+    prepare=_prepare_arg,
     extended="out",
 )
 def argmin(

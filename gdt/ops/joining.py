@@ -17,11 +17,11 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import into
 from gdt.array.registry import public
-from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error, type_text
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
+from gdt.ops.axes import checked_axis
 from gdt.ops.blocks.intervals import Movement, _move_intervals, movement_of
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem_
-from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.sharding.array_type import ArrayType
@@ -102,7 +102,7 @@ def concat(
     if axis is None:
         operands, axis = [reshape(a, (a.size,)) for a in operands], 0
     if type(axis) is not int:
-        axis = checked_axis(operands[0].type, axis, "concat")
+        axis = checked_axis(operands[0].type, axis)
     movement = _end_to_end(tuple([a.type for a in operands]), axis)
     return operands[0] if len(operands) == 1 else _move_intervals(*operands, how=movement)
 
@@ -133,7 +133,7 @@ def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
     if len({(t.mesh, t.dtype) for t in types}) != 1:
         return None
     first = types[0]
-    dim = checked_axis(first, axis, "concat")
+    dim = checked_axis(first, axis)
     for i, array_type in enumerate(types):
         rest = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (first, array_type)]
         if array_type.ndim != first.ndim or rest[0] != rest[1]:
@@ -169,15 +169,9 @@ def stack(
     operands = _operands(arrays, "stack", casting)
     if len({a.shape for a in operands}) > 1:
         raise error(ShapeError, "the arrays differ in shape", operands=operand_types(operands))
-    rank = operands[0].ndim + 1
-    if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
-        raise error(
-            AxisError,
-            f"axis {axis!r} is out of range for rank {rank}",
-            operands=operand_types(operands),
-        )
-    parts = [expand_dims(a, int(axis)) for a in operands]
-    return concat(parts, int(axis), out, dtype=dtype, casting=casting)
+    at = checked_axis(operands[0].type, axis, operands[0].ndim + 1)
+    parts = [expand_dims(a, at) for a in operands]
+    return concat(parts, at, out, dtype=dtype, casting=casting)
 
 
 # ---------------------------------------------------------------- splitting
@@ -199,7 +193,7 @@ def array_split(
     if isinstance(indices_or_sections, str | bytes):
         problem = f"indices_or_sections is {indices_or_sections!r}; it is an int or a list of ints"
         raise error(ArgumentError, problem)
-    dim = checked_axis(x.type, axis, "array_split")
+    dim = checked_axis(x.type, axis)
     size = x.shape[dim]
     if isinstance(indices_or_sections, int | np.integer):
         count = int(indices_or_sections)
@@ -229,7 +223,7 @@ def split(
     [[0], [1, 2, 3], [4, 5]]
     """
     (x,) = as_operands("split", x=x)
-    size = x.shape[checked_axis(x.type, axis, "split")]
+    size = x.shape[checked_axis(x.type, axis)]
     sections = indices_or_sections
     if isinstance(sections, int | np.integer) and (sections < 1 or size % sections):
         raise error(

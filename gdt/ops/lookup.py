@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.engine.loops import loop
 from gdt.engine.plan import Shards
-from gdt.errors import ArgumentError, AxisError, DtypeError, IndexRangeError, error
+from gdt.errors import DtypeError, IndexRangeError, error
 from gdt.observe import is_recorded, observing_only, ran
+from gdt.ops.axes import checked_axis
 from gdt.ops.creation import zeros
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
@@ -25,28 +25,8 @@ Block = Any
 CHECK = "check_indices"  # the name of the instruction in which a program checks them
 
 
-def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
-    """`axis` counted from the front.
-
-    Raises AxisError if there is no such axis, ArgumentError (a TypeError) for what is no integer.
-    """
-    if type(axis) is int and -len(array_type.shape) <= axis < len(array_type.shape):
-        return axis % len(array_type.shape)
-    if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
-        problem = f"axis is {shown_value(axis)}, and no integer"
-        raise error(ArgumentError, name, problem, operands={"x": array_type})
-    if not -array_type.ndim <= axis < array_type.ndim:
-        raise error(
-            AxisError,
-            name,
-            f"axis {axis!r} is out of range for rank {array_type.ndim}",
-            operands={"x": array_type},
-        )
-    return int(axis) % array_type.ndim
-
-
 def along_axis_or_flat(
-    x: DistributedArray, axis: Any, name: str, *, takes_rank_0: bool = False
+    x: DistributedArray, axis: Any, *, takes_rank_0: bool = False
 ) -> tuple[DistributedArray, int]:
     """The operand, flattened for an axis of None, and the axis counted from the front.
 
@@ -57,7 +37,7 @@ def along_axis_or_flat(
         x, axis = x if x.ndim == 1 else reshape(x, (x.size,)), 0
     elif takes_rank_0 and not x.ndim:
         x = reshape(x, (1,))
-    return x, checked_axis(x.type, axis, name)
+    return x, checked_axis(x.type, axis)
 
 
 # ---------------------------------------------------------------- indices

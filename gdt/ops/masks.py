@@ -302,7 +302,7 @@ def compress(
     [[3, 4]]
     """
     condition, x = as_operands("compress", condition=condition, x=x)
-    x, axis = along_axis_or_flat(x, axis, "compress", takes_rank_0=True)
+    x, axis = along_axis_or_flat(x, axis, takes_rank_0=True)
     if condition.ndim != 1 or condition.size > x.shape[axis]:
         raise error(
             ShapeError,

@@ -16,11 +16,10 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.array.views import view_step
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.axes import checked_axes, checked_axis, distinct_axes
 from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.indexing import getitem_
-from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import alias
-from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import in_layout_of, raveled, reshape, reshape_, transpose_
 from gdt.sharding.recut import Piece
 
@@ -46,7 +45,7 @@ def flip(x: Any, axis: Axis = None) -> DistributedArray:
     [[2, 1], [4, 3]]
     """
     (x,) = as_operands("flip", x=x)
-    flipped = {a + x.ndim for a in negative_axes(x.type, axis, "flip")}
+    flipped = distinct_axes(x.type, axis)
     turned = slice(None, None, -1)
     return getitem_(x, tuple(turned if d in flipped else slice(None) for d in range(x.ndim)))
 
@@ -71,7 +70,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
         pairs = list(zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True))
     moved = x
     for by, a in pairs:
-        dim = checked_axis(x.type, a, "roll")
+        dim = checked_axis(x.type, a)
         size = x.shape[dim]
         at = by % size if size else 0
         if at:
@@ -90,10 +89,7 @@ def moveaxis(
     (3, 4, 2)
     """
     (x,) = as_operands("moveaxis", x=x)
-    places = [
-        [checked_axis(x.type, a, "moveaxis") for a in _as_list(axes)]
-        for axes in (source, destination)
-    ]
+    places = [checked_axes(x.type, axes) for axes in (source, destination)]
     if len(places[0]) != len(places[1]) or any(len(set(p)) < len(p) for p in places):
         raise error(
             ShapeError,
@@ -107,11 +103,6 @@ def moveaxis(
     return transpose_(x, axes=tuple(order))
 
 
-def _as_list(axes: int | Sequence[int]) -> list[Any]:
-    """One axis, or several, as a list."""
-    return [axes] if type(axes) is int else np.atleast_1d(axes).tolist()
-
-
 @public
 def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
     """`x` with two axes exchanged.
@@ -121,7 +112,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
     """
     (x,) = as_operands("swapaxes", x=x)
     order = list(range(x.ndim))
-    a, b = checked_axis(x.type, axis1, "swapaxes"), checked_axis(x.type, axis2, "swapaxes")
+    a, b = checked_axes(x.type, (axis1, axis2))
     order[a], order[b] = b, a
     return transpose_(x, axes=tuple(order))
 

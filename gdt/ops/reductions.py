@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.engine.op import op
 from gdt.engine.specialization import are_arrays
-from gdt.errors import AxisError, DtypeError, ShapeError, error
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.axes import Axis, distinct_axes, negative_axes, reduction_text
 from gdt.ops.blocks.reduction_kernels import mean_kernel, sum_kernel
 from gdt.ops.blocks.sums import product_with_ones
 from gdt.sharding.array_type import ArrayType
@@ -22,42 +22,9 @@ __all__ = ["count_nonzero", "mean"]
 
 
 Block = Any
-Axis = int | Sequence[int] | None
 
 
 # ---------------------------------------------------------------- what reductions share
-
-
-def negative_axes(array_type: ArrayType, axis: Axis, name: str) -> tuple[int, ...]:
-    """`axis` as sorted negative axes, all of them for None; ShapeError for one that is out of
-    range."""
-    if axis is None:
-        return tuple(range(-array_type.ndim, 0))
-    if type(axis) is int and -array_type.ndim <= axis < array_type.ndim:
-        return (axis % array_type.ndim - array_type.ndim,)
-    axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
-    for a in axes:
-        if not isinstance(a, int | np.integer) or isinstance(a, bool):
-            raise error(DtypeError, name, f"axis {a!r} is no integer", operands={"x": array_type})
-        if not -array_type.ndim <= a < array_type.ndim:
-            raise error(
-                AxisError,
-                name,
-                f"axis {a} is out of range for rank {array_type.ndim}",
-                operands={"x": array_type},
-            )
-    negative = tuple(sorted(int(a) % array_type.ndim - array_type.ndim for a in axes))
-    if len(set(negative)) < len(negative):
-        raise error(ShapeError, name, f"an axis is repeated in {axes}", operands={"x": array_type})
-    return negative
-
-
-def reduction_text(array_type: ArrayType, axis: Sequence[int], keepdims: bool) -> str:
-    """`d0 d1 d2 -> d0 d2`, or `d0 d1 d2 -> d0 1 d2` with keepdims."""
-    names = [f"d{i}" for i in range(array_type.ndim)]
-    axes = {a + array_type.ndim for a in axis}
-    out = ["1" if i in axes else n for i, n in enumerate(names) if i not in axes or keepdims]
-    return f"{' '.join(names)} -> {' '.join(out)}"
 
 
 def reduction_rule(
@@ -76,54 +43,36 @@ def sum_rule(
     return RuleSpec(text, linear=array_type.dtype.kind in "fc")
 
 
-def prepare_reduction(name: str, *, nonempty: bool = False) -> Callable[..., dict[str, Any]]:
-    """A check of the statics of the reduction `name`.
-
-    nonempty: whether to raise ShapeError where no elements at all are reduced to one.
-    """
-
-    def prepare(
-        array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, **static: Any
-    ) -> dict[str, Any]:
-        axes = negative_axes(array_type, axis, name)
-        if nonempty:
-            check_nonempty(array_type, axes, name)
-        return {"axis": axes, "keepdims": bool(keepdims), **static}
-
-    return prepare
+def prepare_reduction(
+    array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, **static: Any
+) -> dict[str, Any]:
+    """Check the axes of a reduction."""
+    return {"axis": negative_axes(array_type, axis), "keepdims": bool(keepdims), **static}
 
 
-def check_nonempty(array_type: ArrayType, axes: Sequence[int], name: str) -> None:
-    """Raise ShapeError if `axes` reduce no elements at all to one."""
-    result_shape = [n for i, n in enumerate(array_type.shape) if i - array_type.ndim not in axes]
-    if 0 not in result_shape and any(array_type.shape[a] == 0 for a in axes):
-        raise error(
-            ShapeError,
-            name,
-            "an empty array has none: axes to reduce have length 0",
-            operands={"x": array_type},
-        )
+def prepare_extreme(array_type: ArrayType, **static: Any) -> dict[str, Any]:
+    """As `prepare_reduction`; ShapeError where no elements at all are reduced to one."""
+    prepared = prepare_reduction(array_type, **static)
+    axes = prepared["axis"]
+    shape = [n for i, n in enumerate(array_type.shape) if i - array_type.ndim not in axes]
+    if 0 not in shape and any(array_type.shape[a] == 0 for a in axes):
+        problem = "an empty array has none: axes to reduce have length 0"
+        raise error(ShapeError, problem, operands={"x": array_type})
+    return prepared
 
 
-def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
-    """A check of the statics of the sum or product `name`."""
-
-    def prepare(
-        array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
-    ) -> dict[str, Any]:
-        axes = negative_axes(array_type, axis, name)
-        if isinstance(dtype, bool):
-            remedy = f"Write keepdims={dtype}, by name."
-            raise error(DtypeError, name, f"dtype is {dtype}", remedy=remedy)
-        target = None if dtype is None else np.dtype(dtype).newbyteorder("=")
-        return {"axis": axes, "keepdims": bool(keepdims), "dtype": target}
-
-    return prepare
+def prepare_sum(array_type: ArrayType, *, dtype: Any = None, **static: Any) -> dict[str, Any]:
+    """As `prepare_reduction`, with the dtype in the host's byte order."""
+    if isinstance(dtype, bool):
+        remedy = f"Write keepdims={dtype}, by name."
+        raise error(DtypeError, f"dtype is {dtype}", remedy=remedy)
+    target = None if dtype is None else np.dtype(dtype).newbyteorder("=")
+    return {**prepare_reduction(array_type, **static), "dtype": target}
 
 
 def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> DistributedArray:
     """The result of a reduction of `x` over `axis`, with the reduced axes kept as 1s."""
-    axes = {a + x.ndim for a in negative_axes(x.type, axis, "sum")}
+    axes = distinct_axes(x.type, axis)
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     if out.shape == shape:
         return out
@@ -144,7 +93,7 @@ def restore_axes(
 # ---------------------------------------------------------------- sum and mean
 
 
-@op(sum_rule, linear="x", prepare=prepare_sum("sum"), extended="out, initial, where")
+@op(sum_rule, linear="x", prepare=prepare_sum, extended="out, initial, where")
 def sum_(
     xp: Any,
     x: Block,
@@ -197,15 +146,10 @@ def _sum_on_host(
     return product_with_ones(x.shape, x.dtype.char, axis, keepdims)
 
 
-def _prepare_mean(
-    array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
-) -> dict[str, Any]:
-    prepared = prepare_sum("mean")(array_type, axis=axis, keepdims=keepdims, dtype=dtype)
-    exact = array_type.dtype.kind in "biu"
-    return {
-        **prepared,
-        "dtype": prepared["dtype"] or np.dtype(float if exact else array_type.dtype),
-    }
+def _prepare_mean(array_type: ArrayType, **static: Any) -> dict[str, Any]:
+    prepared, exact = prepare_sum(array_type, **static), array_type.dtype.kind in "biu"
+    dtype = prepared["dtype"] or np.dtype(float if exact else array_type.dtype)
+    return {**prepared, "dtype": dtype}
 
 
 def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any]) -> Block:
@@ -277,7 +221,7 @@ def divided_by_count(g: DistributedArray, count: int) -> DistributedArray:
 def reduced_count(x: DistributedArray, axis: Axis) -> int:
     """The number of elements of `x` that a reduction over `axis` makes one of."""
     count = 1
-    for a in negative_axes(x.type, axis, "mean"):
+    for a in negative_axes(x.type, axis):
         count *= x.shape[a]
     return count
 
@@ -302,7 +246,7 @@ def unbroadcast(g: DistributedArray, x: Any) -> DistributedArray:
     reduction_rule,
     reduce="max",
     fill={"x": False},
-    prepare=prepare_reduction("any"),
+    prepare=prepare_reduction,
     extended="out, where",
 )
 def any_(
@@ -331,7 +275,7 @@ def any_(
     reduction_rule,
     reduce="min",
     fill={"x": True},
-    prepare=prepare_reduction("all"),
+    prepare=prepare_reduction,
     extended="out, where",
 )
 def all_(
@@ -356,7 +300,7 @@ def all_(
     return x.all(axis=axis, keepdims=keepdims)
 
 
-@op(reduction_rule, prepare=prepare_reduction("count_nonzero"))
+@op(reduction_rule, prepare=prepare_reduction)
 def count_nonzero(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
     """Number of elements along `axis` (None: all axes) that are not zero; int64.
 

@@ -19,13 +19,14 @@ from gdt.engine.loops import loop
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
 from gdt.engine.whole_arrays import in_numpy
+from gdt.ops.axes import Axis, checked_axis, reduction_text
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
 from gdt.ops.indexing import getitem
 from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.movement import relayout
 from gdt.ops.padding import pad
-from gdt.ops.reductions import Axis, kept_dims, negative_axes, prepare_sum, reduction_text, sum_
+from gdt.ops.reductions import kept_dims, prepare_sum, sum_
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.ops.taking import neutral_number
 from gdt.sharding.array_type import ArrayType
@@ -47,7 +48,7 @@ def _prod_rule(array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, 
     return reduction_text(array_type, axis, keepdims)
 
 
-@op(_prod_rule, reduce="prod", prepare=prepare_sum("prod"), extended="out, initial, where")
+@op(_prod_rule, reduce="prod", prepare=prepare_sum, extended="out, initial, where")
 def prod(
     xp: Any,
     x: Block,
@@ -147,9 +148,8 @@ def _sums_of_rows(x: Block, out: Block, length: int) -> None:
 def _prepare_scan(
     array_type: ArrayType, *, axis: int, reverse: bool = False, dtype: Any = None
 ) -> dict[str, Any]:
-    (last,) = negative_axes(array_type, axis, "cumsum")
     return {
-        "axis": last,
+        "axis": checked_axis(array_type, axis) - array_type.ndim,
         "reverse": reverse,
         "dtype": None if dtype is None else checked_dtype(dtype, "cumsum"),
     }
@@ -316,7 +316,7 @@ scan_in_one_block.vjp(_split_vjp)
 
 def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray, int, Any]:
     (x,) = as_operands(name, x=x)
-    x, front = along_axis_or_flat(x, axis, name, takes_rank_0=True)
+    x, front = along_axis_or_flat(x, axis, takes_rank_0=True)
     return x, front - x.ndim, None if dtype is None else checked_dtype(dtype, name)
 
 

@@ -19,7 +19,8 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Plan
 from gdt.engine.planned import plan_of_blocks
-from gdt.errors import ArgumentError, AxisError, CopyError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, CopyError, DtypeError, ShapeError, error
+from gdt.ops.axes import checked_axes, distinct_axes
 from gdt.ops.blocks.flattened import plan_flattened
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
@@ -260,16 +261,7 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
             return _reshaped(x, shape=tuple(sizes))
     axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     rank = x.ndim + len(axes)
-    for a in axes:
-        if not -rank <= a < rank:
-            raise error(
-                AxisError,
-                f"axis {a} is out of range for rank {rank}",
-                operands={"x": x.type},
-            )
-    places = {a % rank for a in axes}
-    if len(places) < len(axes):
-        raise error(ShapeError, f"an axis is repeated in {axes}", operands={"x": x.type})
+    places = distinct_axes(x.type, axes, rank)
     old = iter(x.shape)
     return reshape_(x, shape=tuple([1 if i in places else next(old) for i in range(rank)]))
 
@@ -288,17 +280,13 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
         if -len(sizes) <= axis < len(sizes) and sizes.pop(axis) == 1:
             return _reshaped(x, shape=tuple(sizes))
     if axis is None:
-        places = {i for i, n in enumerate(x.shape) if n == 1}
+        places = [i for i, n in enumerate(x.shape) if n == 1]
     else:
-        axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-        for a in axes:
-            if not -x.ndim <= a < x.ndim:
-                problem = f"axis {a} is out of range for rank {x.ndim}"
-                raise error(AxisError, problem, operands={"x": x.type})
+        places = checked_axes(x.type, axis)
+        for a in places:
             if x.shape[a] != 1:
                 problem = f"axis {a} is no axis of length 1"
                 raise error(ShapeError, problem, operands={"x": x.type})
-        places = {a % x.ndim for a in axes}
     return reshape_(x, shape=tuple([n for i, n in enumerate(x.shape) if i not in places]))
 
 

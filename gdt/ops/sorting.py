@@ -19,11 +19,12 @@ from gdt.engine.op import op
 from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.along_axis import take_along_axis, take_along_axis_in_range
+from gdt.ops.axes import checked_axis
 from gdt.ops.blocks import radix_sort
 from gdt.ops.elementwise import astype, imag, real
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack
-from gdt.ops.lookup import along_axis_or_flat, checked_axis
+from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.movement import relayout
 from gdt.ops.padding import pad
 from gdt.ops.ranges import arange
@@ -136,7 +137,7 @@ def _order_along(x: DistributedArray, axis: int) -> DistributedArray:
 def _operand(x: Any, axis: int | None, name: str) -> tuple[DistributedArray, int]:
     """The operand with nothing partial, flattened for None, and the axis from the front."""
     (x,) = as_operands(name, x=x)
-    return along_axis_or_flat(x.resolve(), axis, name, takes_rank_0=name.startswith("arg"))
+    return along_axis_or_flat(x.resolve(), axis, takes_rank_0=name.startswith("arg"))
 
 
 def _check_kind(kind: str | None, name: str) -> None:
@@ -236,7 +237,7 @@ def lexsort(keys: Any, axis: int = -1) -> DistributedArray:
     if not keys or len({key.shape for key in keys}) > 1:
         operands = {f"key {i}": key.type for i, key in enumerate(keys)}
         raise error(ShapeError, "no keys, or keys of other shapes", operands=operands)
-    at = checked_axis(keys[0].type, axis, "lexsort")
+    at = checked_axis(keys[0].type, axis)
     if keys[0].ndim == 1 and len(keys) > 1 and any(any(key.layout.dims) for key in keys):
         return order_of_rows(_key_columns(keys[::-1]))
     order = argsort(keys[0], axis=at)

@@ -21,6 +21,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
+from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.channel_kernels import moments_kernel
 from gdt.ops.blocks.channel_loops import moments_loop
 from gdt.ops.blocks.sums import add_reduce, valid_elements
@@ -36,16 +37,7 @@ from gdt.ops.elementwise import (
     subtract,
     widened_half,
 )
-from gdt.ops.reductions import (
-    Axis,
-    divided_by_count,
-    kept_dims,
-    negative_axes,
-    reduced_count,
-    reduction_text,
-    restore_axes,
-    sum_,
-)
+from gdt.ops.reductions import divided_by_count, kept_dims, reduced_count, restore_axes, sum_
 from gdt.ops.reductions import mean as mean_
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import FLOAT32, is_half, kind_of, promoted
@@ -66,7 +58,7 @@ def _prepare_moments(
 ) -> dict[str, Any]:
     exact = array_type.dtype.kind in "biu"
     dtype = np.dtype(float) if exact else array_type.dtype
-    negative = negative_axes(array_type, axes, "moments")
+    negative = negative_axes(array_type, axes)
     return {"axes": negative, "keepdims": bool(keepdims), "dtype": dtype}
 
 

@@ -20,7 +20,8 @@ from gdt.backend.numpy import order_in_memory
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.errors import ArgumentError, AxisError, DtypeError, error
+from gdt.errors import ArgumentError, DtypeError, error
+from gdt.ops.axes import checked_axis, dim_names
 from gdt.ops.lookup import (
     along_axis_or_flat,
     carrier_of,
@@ -47,10 +48,6 @@ Block = Any
 
 
 # ---------------------------------------------------------------- take
-
-
-def dim_names(letter: str, count: int) -> list[str]:
-    return [f"{letter}{i}" for i in range(count)]
 
 
 def _take_rule(x: ArrayType, indices: ArrayType, *, axis: int) -> str:
@@ -218,7 +215,7 @@ def take_at(
     """`take` for the function called `name`. negative: whether indices may count from the end."""
     mesh_of = {"indices": indices} if isinstance(indices, DistributedArray) else {}
     x = as_operands(name, x=x, **mesh_of)[0]
-    x, axis = along_axis_or_flat(x, axis, name, takes_rank_0=True)
+    x, axis = along_axis_or_flat(x, axis, takes_rank_0=True)
     indices = checked_indices(x.type, indices, axis, name, negative=negative)
     if not any(indices.layout.dims):  # the rows are not split either: tokens of an embedding
         return take_in_range(x, indices, axis=axis)
@@ -268,15 +265,9 @@ def _prepare_one_hot(
     if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
         raise error(ArgumentError, f"depth is {depth!r}; it is an int of at least 0")
     rank = array_type.ndim + 1
-    if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
-        raise error(
-            AxisError,
-            f"axis {axis} is out of range for rank {rank}",
-            operands={"indices": array_type},
-        )
     return {
         "depth": int(depth),
-        "axis": int(axis) % rank - rank,
+        "axis": checked_axis(array_type, axis, rank) - rank,
         "dtype": np.dtype(dtype).newbyteorder("="),
     }
 

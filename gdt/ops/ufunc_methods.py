@@ -10,7 +10,7 @@ one by an all-to-all, or where every other axis is short, the array is gathered.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -25,12 +25,11 @@ from gdt.engine.plan import EXACT
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import IndexRangeError, error
+from gdt.ops.axes import checked_axis, reduction_text
 from gdt.ops.comparison import where
 from gdt.ops.indexing import getitem
-from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import made_whole, relayout
 from gdt.ops.padding import pad
-from gdt.ops.reductions import negative_axes, reduction_text
 from gdt.ops.rows import gather_rows
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.sharding.array_type import ArrayType
@@ -53,12 +52,8 @@ def _names(array_type: ArrayType) -> list[str]:
     return [f"d{i}" for i in range(array_type.ndim)]
 
 
-def _prepare(name: str) -> Callable[..., dict[str, Any]]:
-    def prepare(array_type: ArrayType, *, axis: int = 0, **static: Any) -> dict[str, Any]:
-        (last,) = negative_axes(array_type, axis, name)
-        return {"axis": last, **static}
-
-    return prepare
+def _prepare(array_type: ArrayType, *, axis: int = 0, **static: Any) -> dict[str, Any]:
+    return {"axis": checked_axis(array_type, axis) - array_type.ndim, **static}
 
 
 def _scan_rule(x: ArrayType, *, axis: int, **_: Any) -> RuleSpec:
@@ -112,7 +107,7 @@ def _reduced(xp: Any, ufunc: str, rows: Block) -> Block:
     return xp.full(rows.shape[1:], start, start.dtype)
 
 
-@op(_scan_rule, prepare=_prepare("accumulate"))
+@op(_scan_rule, prepare=_prepare)
 def accumulate_of_whole(xp: Any, x: Block, /, ufunc: str, axis: int = 0) -> Block:
     """`ufunc_accumulate` along an axis that is not split."""
     if xp is np:
@@ -120,7 +115,7 @@ def accumulate_of_whole(xp: Any, x: Block, /, ufunc: str, axis: int = 0) -> Bloc
     return xp.moveaxis(_accumulated(xp, ufunc, xp.moveaxis(x, axis, 0)), 0, axis)
 
 
-@op(_reduce_rule, prepare=_prepare("reduce"))
+@op(_reduce_rule, prepare=_prepare)
 def reduce_of_whole(
     xp: Any, x: Block, /, ufunc: str, axis: int = 0, keepdims: bool = False
 ) -> Block:
@@ -131,7 +126,7 @@ def reduce_of_whole(
     return xp.expand_dims(result, axis) if keepdims else result
 
 
-@op(_reduceat_rule, prepare=_prepare("reduceat"))
+@op(_reduceat_rule, prepare=_prepare)
 def reduceat_of_whole(
     xp: Any, x: Block, /, ufunc: str, indices: tuple[int, ...], axis: int = 0
 ) -> Block:
@@ -359,7 +354,7 @@ def _is_split(x: DistributedArray, ufunc: str, axis: int) -> bool:
 @public
 def ufunc_accumulate(x: DistributedArray, ufunc: str, axis: int = 0) -> DistributedArray:
     """`ufunc.accumulate(x, axis)` of the ufunc of that name."""
-    axis = checked_axis(x.type, axis, "accumulate")
+    axis = checked_axis(x.type, axis)
     if _is_split(x, ufunc, axis):
         result: DistributedArray = accumulate_of_split(x, ufunc=ufunc, axis=axis)
         return result
@@ -372,7 +367,7 @@ def ufunc_reduce(
     x: DistributedArray, ufunc: str, axis: int = 0, keepdims: bool = False
 ) -> DistributedArray:
     """`ufunc.reduce(x, axis)` of the ufunc of that name."""
-    axis = checked_axis(x.type, axis, "reduce")
+    axis = checked_axis(x.type, axis)
     if _is_split(x, ufunc, axis):
         result: DistributedArray = reduce_of_split(x, ufunc=ufunc, axis=axis, keepdims=keepdims)
         return result
@@ -385,7 +380,7 @@ def ufunc_reduceat(
     x: DistributedArray, ufunc: str, indices: tuple[int, ...], axis: int = 0
 ) -> DistributedArray:
     """`ufunc.reduceat(x, indices, axis)` of the ufunc of that name."""
-    axis = checked_axis(x.type, axis, "reduceat")
+    axis = checked_axis(x.type, axis)
     for i in (min(indices), max(indices)) if indices else ():
         if not 0 <= i < x.shape[axis]:
             problem = f"index {i} is out of range for {x.shape[axis]} elements"

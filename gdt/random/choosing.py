@@ -13,8 +13,9 @@ from gdt.array.placing import checked_layout
 from gdt.backend import backend_of
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error, type_text
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops.along_axis import take_along_axis
+from gdt.ops.axes import checked_axis
 from gdt.ops.blocks import radix_sort
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
@@ -73,11 +74,9 @@ def permutation(
         target_layout = checked_layout(layout, 1, "permutation")
         return relayout(_random_order(n, key, target_layout), target_layout)
     x = asarray(x)
-    if not -x.ndim <= axis < x.ndim:
-        problem = f"axis {axis} is out of range for rank {x.ndim}"
-        raise error(AxisError, problem, operands={"x": x.type})
+    axis = checked_axis(x.type, axis)
     order = _random_order(x.shape[axis], key, Layout.of(x.mesh, (x.layout.dims[axis],)))
-    return in_layout(rows_at(x, order, axis=axis % x.ndim), layout)
+    return in_layout(rows_at(x, order, axis=axis), layout)
 
 
 def _random_order(n: int, key: Key, layout: Layout) -> DistributedArray:
@@ -149,10 +148,7 @@ def permuted(
     if axis is None:
         flat = permutation(reshape(x, (x.size,)), key=key)
         return in_layout(reshape(flat, x.shape), layout)
-    if not -x.ndim <= axis < x.ndim:
-        problem = f"axis {axis} is out of range for rank {x.ndim}"
-        raise error(AxisError, problem, operands={"x": x.type})
-    axis %= x.ndim
+    axis = checked_axis(x.type, axis)
     whole = made_whole(x.resolve(), axis)
     if whole is None:
         dims = (*x.layout.dims[:axis], (), *x.layout.dims[axis + 1 :])
@@ -192,10 +188,7 @@ def choice(
     count = int(np.prod(sizes))
     of_integers = isinstance(x, int | np.integer)
     values = None if of_integers else asarray(x)
-    if values is not None and not -values.ndim <= axis < values.ndim:
-        problem = f"axis {axis} is out of range for rank {values.ndim}"
-        raise error(AxisError, problem, operands={"x": values.type})
-    n = int(x) if values is None else values.shape[axis]
+    n = int(x) if values is None else values.shape[checked_axis(values.type, axis)]
     if count and (n < 1 or (not replace and count > n)):
         again = "" if replace else " without replacement"
         raise error(ArgumentError, f"{count} of {n} elements{again}")

@@ -13,9 +13,9 @@ from gdt.array.registry import public_of
 from gdt.array.views import shown, view_step
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.functions.differences import along
+from gdt.ops.axes import checked_axes
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import stack
-from gdt.ops.lookup import checked_axis
 
 
 @public_of("lib.stride_tricks")
@@ -43,8 +43,7 @@ def _windows(
 ) -> DistributedArray:
     one = isinstance(window_shape, int | np.integer)
     lengths = (int(window_shape),) if one else tuple(window_shape)  # type: ignore[arg-type]
-    places = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    axes = [checked_axis(x.type, a, "sliding_window_view") for a in places]
+    axes = checked_axes(x.type, axis)
     if len(axes) != len(lengths):
         problem = f"{len(lengths)} lengths of windows do not fit {len(axes)} axes"
         raise error(ArgumentError, "sliding_window_view", problem, operands={"x": x.type})

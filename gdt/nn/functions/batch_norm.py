@@ -14,6 +14,7 @@ from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.channel_kernels import (
     batch_norm_gradient_kernel,
     batch_norm_sums_kernel,
@@ -26,7 +27,7 @@ from gdt.ops.blocks.channel_loops import (
 )
 from gdt.ops.blocks.sums import add_reduce
 from gdt.ops.elementwise import like, sqrt
-from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduced_count, reduction_text
+from gdt.ops.reductions import kept_dims, reduced_count
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient
 from gdt.sharding.array_type import ArrayType
@@ -126,7 +127,7 @@ def _pair_rule(g: ArrayType, xhat: ArrayType, *, axes: tuple[int, ...], keepdims
 
 
 def _prepare_pair(g: ArrayType, xhat: ArrayType, *, axes: Axis, keepdims: bool) -> dict[str, Any]:
-    return {"axes": negative_axes(g, axes, "batch_norm_sums"), "keepdims": keepdims}
+    return {"axes": negative_axes(g, axes), "keepdims": keepdims}
 
 
 @op(_pair_rule, outputs=2, prepare=_prepare_pair)
@@ -312,7 +313,7 @@ def batch_norm(
     if kind_of(x.type.dtype) != "f":
         raise error(DtypeError, "x is not floating-point", operands={"x": x.type})
     rank = len(x.type.shape)
-    over = tuple(range(-rank, -1)) if axes is None else negative_axes(x.type, axes, "batch_norm")
+    over = tuple(range(-rank, -1)) if axes is None else negative_axes(x.type, axes)
     scale = _as_factor(scale, 1.0, "scale", x, over)
     offset = _as_factor(offset, 0.0, "offset", x, over)
     y, mean, variance = normalize_batch(x, scale, offset, epsilon=epsilon, axes=over)

@@ -16,10 +16,11 @@ from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.errors import DtypeError, error
+from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.sums import row_maximum
 from gdt.ops.elementwise import astype, multiply, subtract, widened_half
 from gdt.ops.exponential import exp
-from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduction_rule, reduction_text, sum_
+from gdt.ops.reductions import kept_dims, prepare_reduction, reduction_rule, sum_
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec
@@ -65,11 +66,8 @@ def merge_largest_and_sum(xp: Any, largest: Block, total: Block, *, axis: int) -
     return top, total.sum(axis=axis, keepdims=True)
 
 
-def _prepare(name: str) -> Any:
-    def prepare(array_type: ArrayType, *, axis: Axis = None, **static: Any) -> dict[str, Any]:
-        return {"axis": negative_axes(array_type, axis, name), **static}
-
-    return prepare
+def _prepare(array_type: ArrayType, *, axis: Axis = None, **static: Any) -> dict[str, Any]:
+    return {"axis": negative_axes(array_type, axis), **static}
 
 
 @op(
@@ -77,7 +75,7 @@ def _prepare(name: str) -> Any:
     outputs=2,
     reduce="max",
     merge=merge_largest_and_sum,
-    prepare=_prepare("softmax_statistics"),
+    prepare=_prepare,
     rounded="- -",
 )
 def softmax_statistics(xp: Any, x: Block, /, axis: Axis) -> tuple[Block, Block]:
@@ -97,7 +95,7 @@ def _whole_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
     return RuleSpec(f"{' '.join(names)} -> {' '.join(names)}", whole=whole)
 
 
-@op(_whole_rule, prepare=_prepare("softmax"))
+@op(_whole_rule, prepare=_prepare)
 def softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`softmax` over axes that are not split."""
     y = widened_half(x)
@@ -116,7 +114,7 @@ def softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
     return y if y.dtype == x.dtype else y.astype(x.dtype)
 
 
-@op(_whole_rule, prepare=_prepare("log_softmax"))
+@op(_whole_rule, prepare=_prepare)
 def log_softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`log_softmax` over axes that are not split."""
     y = widened_half(x)
@@ -140,7 +138,7 @@ def _pair_rule(g: ArrayType, out: ArrayType, *, axis: tuple[int, ...]) -> RuleSp
 
 
 def _prepare_pair(g: ArrayType, out: ArrayType, *, axis: Axis) -> dict[str, Any]:
-    return {"axis": negative_axes(out, axis, "softmax")}
+    return {"axis": negative_axes(out, axis)}
 
 
 @op(_pair_rule, linear="g", prepare=_prepare_pair)
@@ -207,7 +205,7 @@ def _is_split(x: DistributedArray, axis: Axis) -> bool:
     dims = x.layout.dims
     if type(axis) is int and -len(dims) <= axis < len(dims):
         return bool(dims[axis])
-    return any(dims[a] for a in negative_axes(x.type, axis, "softmax"))
+    return any(dims[a] for a in negative_axes(x.type, axis))
 
 
 def as_floating(name: str, x: Any) -> DistributedArray:
@@ -268,11 +266,8 @@ def _log_of_sum(xp: Any, largest: Block, total: Block, *, dtype: np.dtype[Any]) 
     return out if out.dtype == dtype else out.astype(dtype)
 
 
-def _prepare_logsumexp(
-    array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False
-) -> dict[str, Any]:
-    axes = negative_axes(array_type, axis, "logsumexp")
-    return {"axis": axes, "keepdims": bool(keepdims), "dtype": array_type.dtype}
+def _prepare_logsumexp(array_type: ArrayType, **static: Any) -> dict[str, Any]:
+    return {**prepare_reduction(array_type, **static), "dtype": array_type.dtype}
 
 
 @op(

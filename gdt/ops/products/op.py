@@ -23,9 +23,10 @@ from gdt.engine.op import op
 from gdt.engine.plan import Labels, Memory
 from gdt.errors import ShapeError, error
 from gdt.ops.along_axis import take_along_axis_in_range
+from gdt.ops.axes import checked_axes
 from gdt.ops.elementwise import conj, like, multiply
 from gdt.ops.indexing import getitem
-from gdt.ops.lookup import checked_axis, checked_indices
+from gdt.ops.lookup import checked_indices
 from gdt.ops.products.contraction import (
     contract,
     contract_on_host,
@@ -220,10 +221,7 @@ def _terms(x: ArrayType, w: ArrayType, axes: Any) -> Terms:
             raise _misfit("tensordot", f"the operands do not have {axes} axes to sum over", x, w)
         pairs = [list(range(x.ndim - axes, x.ndim)), list(range(axes))]
     else:
-        pairs = [
-            [checked_axis(a, i, "tensordot") for i in np.atleast_1d(numbers).tolist()]
-            for a, numbers in zip((x, w), axes, strict=True)
-        ]
+        pairs = [checked_axes(a, numbers) for a, numbers in zip((x, w), axes, strict=True)]
     if len(pairs[0]) != len(pairs[1]) or any(len(set(p)) < len(p) for p in pairs):
         raise _misfit("tensordot", f"axes {axes} do not name as many axes of x as of w", x, w)
     for i, j in zip(*pairs, strict=True):
@@ -309,7 +307,7 @@ def outer(x: Any, w: Any, out: DistributedArray | None = None) -> DistributedArr
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
     """`diagonal_`, for functions that write to no array."""
     (x,) = as_operands("diagonal", x=x)
-    rows, columns = (checked_axis(x.type, a, "diagonal") for a in (axis1, axis2))
+    rows, columns = checked_axes(x.type, (axis1, axis2))
     if rows == columns:
         raise error(ShapeError, f"axis {axis1} is named twice", operands={"x": x.type})
     first, start = max(0, -offset), max(0, offset)
