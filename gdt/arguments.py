@@ -13,7 +13,7 @@ import types
 import typing
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from gdt.errors.foreign_names import remedy_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MISFITS = (
     TypeError, ValueError, AttributeError, LookupError, OverflowError, ZeroDivisionError,
@@ -66,6 +68,30 @@ def checked(function: F, name: str = "", *, eager: bool = False) -> F:
             raise misfit_error from cause
 
     return call  # type: ignore[return-value]
+
+
+def same_arguments(
+    model: Callable[P, Any], *, eval_str: bool = False
+) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """A decorator of a function that hands its arguments on: `help`, type checkers and checks of
+    arguments take them for those of `model`.
+
+    eval_str: whether the signature holds annotations evaluated, as that of an op does.
+
+    >>> import inspect
+    >>> inspect.signature(gdt.std) == inspect.signature(gdt.var)
+    True
+    """
+    parameters = inspect.signature(model, eval_str=True).parameters.values()
+    hints = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        described: Any = function
+        described.__signature__ = inspect.signature(model, eval_str=eval_str)
+        described.__annotations__ = hints
+        return function
+
+    return decorate
 
 
 def compared_first(function: F, name: str = "") -> F:

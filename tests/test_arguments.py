@@ -235,6 +235,17 @@ PASSING_ON = {
 }  # fmt: skip
 
 
+def test_functions_that_hand_arguments_on_show_and_check_those_of_another() -> None:
+    assert inspect.signature(gdt.nanpercentile) == inspect.signature(gdt.quantile)
+    assert inspect.signature(gdt.min) == inspect.signature(gdt.max)
+    for name in ("std", "nanstd", "nanmin", "median", "zeros_like"):
+        with pytest.raises(ArgumentError, match=f"{name}: got an unexpected keyword argument 'of'"):
+            getattr(gdt, name)(gdt.ones(2), of=1)
+    out = gdt.zeros(())
+    assert gdt.std([1.0, 3.0], None, None, out) is out and float(out) == 1
+    assert gdt.nanmin([3.0, np.nan], 0, None, True, 2.0).tolist() == [2.0]
+
+
 def test_a_signature_is_inspected_once_while_its_function_lives() -> None:
     def redefined(value: type) -> Callable[..., Any]:
         def f(x: Any, *, n: Any = 1) -> Any:

@@ -33,6 +33,7 @@ assert_type(gdt.exp(x, out=x, where=x > 0), DistributedArray)
 assert_type(gdt.power(x, 2, x), DistributedArray)
 assert_type(gdt.add(x, 1.5), DistributedArray)
 assert_type(gdt.exp(x), DistributedArray)
+assert_type(gdt.std(x, 0, None, x, 1), DistributedArray)
 assert_type(gdt.tril(x, k=1), DistributedArray)
 assert_type(gdt.argmax(x, axis=-1), DistributedArray)
 assert_type(gdt.reshape(x, (3, 2)), DistributedArray)
@@ -62,6 +63,10 @@ gdt.reshape(x)  # error: call-arg
 gdt.argmax(x, axis=(0, 1))  # error: arg-type
 gdt.astype(x)  # error: call-arg
 gdt.random.normal((2,), std_dev=2.0)  # error: call-arg
+gdt.min(x, 0, axsi=0)  # error: call-arg
+gdt.nansum(x, axis="rows")  # error: arg-type
+gdt.std(x, ddof="one")  # error: arg-type
+gdt.nanpercentile(x)  # error: call-arg
 
 
 @op("... d -> ... d", whole="d")

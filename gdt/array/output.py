@@ -59,15 +59,17 @@ def of_the_host(name: str, target: object) -> DtypeError:
 
 
 def writes_out(function: F) -> F:
-    """`function`, whose result is written into the array that a call gives for its parameter `out`,
-    at which the function itself does not look. A decorator."""
+    """`function`, whose result is written into the array that a call gives for its parameter `out`;
+    the function itself gets None. A decorator."""
     position = [*inspect.signature(function).parameters].index("out")
     name = function.__name__
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        out = kwargs.pop("out", None)
+        if len(args) > position:
+            out, args = args[position], (*args[:position], None, *args[position + 1 :])
         result = function(*args, **kwargs)
-        out = kwargs.get("out") if len(args) <= position else args[position]
         return result if out is None else into(out, name, result)
 
     return call  # type: ignore[return-value]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
+from gdt.arguments import same_arguments
 from gdt.errors import ArgumentError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype, kind_of
@@ -18,6 +19,7 @@ INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
 FROM_ENGINE: Any = object()
 """The default of the parameters of a body that calls do not pass: those that the engine injects,
 and the statics that `prepare` makes."""
+P = ParamSpec("P")
 RuleOf = str | Callable[..., str | RuleSpec]
 
 
@@ -181,6 +183,14 @@ def declaration_of(
         positions=tuple(p.name for p in passed),
         extended=others,
     )
+
+
+def same_statics(
+    model: Callable[P, Any],
+) -> Callable[[Callable[..., Any]], Callable[Concatenate[Any, P], Any]]:
+    """A decorator of a body that hands its statics on: it has the operands and the statics of the
+    op `model`."""
+    return same_arguments(model.declaration.body, eval_str=True)  # type: ignore[attr-defined]
 
 
 def _check_rule(rule: str, whole: Sequence[str]) -> None:

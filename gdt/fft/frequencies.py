@@ -34,7 +34,7 @@ def _frequencies(
         raise error(ShapeError, name, f"{n} is no number of samples", remedy="It is 1 or more.")
     if kind_of(checked_dtype(dtype, name)) != "f":
         raise error(DtypeError, name, f"{dtype} is no real floating-point dtype")
-    array_type = type_of_shape(count, dtype, layout, name, device)
+    array_type = type_of_shape(count, dtype, name, layout, device)
     values = lambda xp, i: xp.where(i < middle, i, i - n) * (1.0 / (n * d))
     return from_indices(array_type, values, n, d)
 

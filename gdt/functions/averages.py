@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import same_arguments
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
@@ -225,7 +226,7 @@ def array_equiv(x: Any, y: Any) -> DistributedArray:
 
 
 def _cumulative(
-    name: str, x: Any, axis: int | None, dtype: Any, include_initial: bool
+    name: str, x: Any, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if axis is None and x.ndim > 1:
@@ -264,15 +265,8 @@ def cumulative_sum(
 
 @public
 @writes_out
-def cumulative_prod(
-    x: Any,
-    /,
-    *,
-    axis: int | None = None,
-    dtype: Any = None,
-    out: DistributedArray | None = None,
-    include_initial: bool = False,
-) -> DistributedArray:
+@same_arguments(cumulative_sum)
+def cumulative_prod(x: Any, /, **options: Any) -> DistributedArray:
     """Products of the first 1, 2, 3, ... elements along `axis`, which an array of rank 1 need not
     name.
 
@@ -281,7 +275,7 @@ def cumulative_prod(
     >>> gdt.cumulative_prod([1, 2, 3], include_initial=True).tolist()
     [1, 1, 2, 6]
     """
-    return _cumulative("cumulative_prod", x, axis, dtype, include_initial)
+    return _cumulative("cumulative_prod", x, **options)
 
 
 # ---------------------------------------------------------------- products

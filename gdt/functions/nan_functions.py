@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import same_arguments
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
@@ -38,12 +39,6 @@ __all__ = [
 ]
 
 
-def given(initial: Any, where: Any) -> dict[str, Any]:
-    """The arguments of a reduction that are not as they are by default."""
-    options = {} if initial is None else {"initial": initial}
-    return options if where is True else {**options, "where": where}
-
-
 def has_nan(x: DistributedArray) -> bool:
     """Whether the dtype of `x` has a NaN."""
     return kind_of(x.dtype) in "fc"
@@ -55,71 +50,51 @@ def _filled(x: DistributedArray, value: Any) -> DistributedArray:
 
 
 @public
-@writes_out
-def nansum(
-    x: Any,
-    axis: Axis = None,
-    dtype: Any = None,
-    out: DistributedArray | None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = True,
-) -> DistributedArray:
+@same_arguments(sum_)
+def nansum(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """The sum over `axis` (None: all axes), NaN taken for 0. Arguments are those of `gdt.sum`.
 
     >>> float(gdt.nansum([1.0, float("nan"), 3.0]))
     4.0
     """
     (x,) = as_operands("nansum", x=x)
-    return sum_(_filled(x, 0), axis=axis, keepdims=keepdims, dtype=dtype, **given(initial, where))
+    return sum_(_filled(x, 0), *args, **options)
 
 
 @public
-@writes_out
-def nanprod(
-    x: Any,
-    axis: Axis = None,
-    dtype: Any = None,
-    out: DistributedArray | None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = True,
-) -> DistributedArray:
+@same_arguments(prod)
+def nanprod(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """The product over `axis` (None: all axes), NaN taken for 1. Arguments are those of `gdt.prod`.
 
     >>> float(gdt.nanprod([2.0, float("nan"), 3.0]))
     6.0
     """
     (x,) = as_operands("nanprod", x=x)
-    return prod(_filled(x, 1), axis=axis, keepdims=keepdims, dtype=dtype, **given(initial, where))
+    return prod(_filled(x, 1), *args, **options)
 
 
 @public
-@writes_out
-def nancumsum(
-    x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
-) -> DistributedArray:
+@same_arguments(cumsum)
+def nancumsum(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """Sums of the first 1, 2, 3, ... elements, NaN taken for 0; see `gdt.cumsum`.
 
     >>> gdt.nancumsum([1.0, float("nan"), 3.0]).tolist()
     [1.0, 1.0, 4.0]
     """
     (x,) = as_operands("nancumsum", x=x)
-    return cumsum(_filled(x, 0), axis=axis, dtype=dtype)
+    return cumsum(_filled(x, 0), *args, **options)
 
 
 @public
-@writes_out
-def nancumprod(
-    x: Any, axis: int | None = None, dtype: Any = None, out: DistributedArray | None = None
-) -> DistributedArray:
+@same_arguments(cumprod)
+def nancumprod(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """Products of the first 1, 2, 3, ... elements, NaN taken for 1; see `gdt.cumprod`.
 
     >>> gdt.nancumprod([2.0, float("nan"), 3.0]).tolist()
     [2.0, 2.0, 6.0]
     """
     (x,) = as_operands("nancumprod", x=x)
-    return cumprod(_filled(x, 1), axis=axis, dtype=dtype)
+    return cumprod(_filled(x, 1), *args, **options)
 
 
 def _check_dtype(x: DistributedArray, dtype: Any, name: str) -> None:
@@ -129,12 +104,12 @@ def _check_dtype(x: DistributedArray, dtype: Any, name: str) -> None:
         raise error(DtypeError, name, problem, operands={"x": x.type})
 
 
-def _count(x: DistributedArray, axis: Axis, keepdims: bool, mask: Any) -> DistributedArray:
+def _count(x: DistributedArray, axis: Axis, keepdims: bool, where: Any) -> DistributedArray:
     """The number of elements along `axis` where the mask is true that are no NaN: in the dtype of
     the parts of `x`, or in float32, since float16 holds no number above 65,504."""
     dtype = promoted(np.empty(0, x.dtype).real.dtype, np.float32)
     number = astype(logical_not(isnan(x)), dtype)
-    return sum_(number, axis=axis, keepdims=keepdims, **given(None, mask))
+    return sum_(number, axis=axis, keepdims=keepdims, where=where)
 
 
 @public
@@ -158,15 +133,13 @@ def nanmean(
     (x,) = as_operands("nanmean", x=x)
     _check_dtype(x, dtype, "nanmean")
     if not has_nan(x):
-        return mean_(x, axis=axis, keepdims=keepdims, dtype=dtype, **given(None, where))
+        return mean_(x, axis=axis, keepdims=keepdims, dtype=dtype, where=where)
     x = x if dtype is None else astype(x, dtype)
-    total = sum_(_filled(x, 0), axis=axis, keepdims=keepdims, **given(None, where))
+    total = sum_(_filled(x, 0), axis=axis, keepdims=keepdims, where=where)
     return astype(divide(total, _count(x, axis, keepdims, where)), total.dtype)
 
 
-@public
-@writes_out
-def nanvar(
+def _variance(
     x: Any,
     axis: Axis = None,
     dtype: Any = None,
@@ -178,6 +151,28 @@ def nanvar(
     mean: Any = None,
     correction: float | None = None,
 ) -> DistributedArray:
+    (x,) = as_operands("nanvar", x=x)
+    if dtype is not None:
+        check_variance_dtype(x, dtype, "nanvar")
+        x = astype(x, dtype)
+    if not has_nan(x):
+        options: Any = {"where": where, "mean": mean, "correction": correction}
+        return var(x, axis, None, None, ddof, keepdims, **options)
+    ddof = ddof if correction is None else correction
+    if mean is None:
+        mean = nanmean(x, axis=axis, keepdims=True, where=where)
+    centred = where_(isnan(x), 0, x - mean)
+    square = multiply(centred, conj(centred))
+    square = real(square) if x.dtype.kind == "c" else square
+    total = sum_(square, axis=axis, keepdims=keepdims, where=where)
+    count = _count(x, axis, keepdims, where)
+    return astype(divide(total, where_(count > ddof, count - ddof, np.nan)), total.dtype)
+
+
+@public
+@writes_out
+@same_arguments(var)
+def nanvar(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """The variance over `axis` (None: all axes) of the elements that are no NaN.
 
     NaN where there are no more than `ddof` of them. Arguments are those of `gdt.var`.
@@ -185,38 +180,13 @@ def nanvar(
     >>> float(gdt.nanvar([1.0, float("nan"), 3.0]))
     1.0
     """
-    (x,) = as_operands("nanvar", x=x)
-    if dtype is not None:
-        check_variance_dtype(x, dtype, "nanvar")
-        x = astype(x, dtype)
-    options = given(None, where)
-    if not has_nan(x):
-        return var(x, axis, None, None, ddof, keepdims, mean=mean, correction=correction, **options)
-    ddof = ddof if correction is None else correction
-    if mean is None:
-        mean = nanmean(x, axis=axis, keepdims=True, **options)
-    centred = where_(isnan(x), 0, x - mean)
-    square = multiply(centred, conj(centred))
-    square = real(square) if x.dtype.kind == "c" else square
-    total = sum_(square, axis=axis, keepdims=keepdims, **options)
-    count = _count(x, axis, keepdims, where)
-    return astype(divide(total, where_(count > ddof, count - ddof, np.nan)), total.dtype)
+    return _variance(x, *args, **options)
 
 
 @public
 @writes_out
-def nanstd(
-    x: Any,
-    axis: Axis = None,
-    dtype: Any = None,
-    out: DistributedArray | None = None,
-    ddof: float = 0,
-    keepdims: bool = False,
-    *,
-    where: Any = True,
-    mean: Any = None,
-    correction: float | None = None,
-) -> DistributedArray:
+@same_arguments(var)
+def nanstd(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """The standard deviation over `axis` (None: all axes) of the elements that are no NaN.
 
     It is the square root of `gdt.nanvar`, whose arguments it has.
@@ -224,65 +194,56 @@ def nanstd(
     >>> float(gdt.nanstd([1.0, float("nan"), 3.0]))
     1.0
     """
-    options: Any = {"where": where, "mean": mean, "correction": correction}
-    return sqrt(nanvar(x, axis, dtype, None, ddof, keepdims, **options))
+    return sqrt(_variance(x, *args, **options))
 
 
 @public
 @writes_out
-def nanmax(
-    x: Any,
-    axis: Axis = None,
-    out: DistributedArray | None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = True,
-) -> DistributedArray:
+@same_arguments(max_)
+def nanmax(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """The largest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
 
     >>> float(gdt.nanmax([1.0, float("nan"), 3.0]))
     3.0
     """
-    return _extreme("nanmax", x, axis, keepdims, given(initial, where))
+    return _extreme("nanmax", x, *args, **options)
 
 
 @public
 @writes_out
-def nanmin(
-    x: Any,
-    axis: Axis = None,
-    out: DistributedArray | None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = True,
-) -> DistributedArray:
+@same_arguments(min_)
+def nanmin(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """The smallest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
 
     >>> float(gdt.nanmin([1.0, float("nan"), 3.0]))
     1.0
     """
-    return _extreme("nanmin", x, axis, keepdims, given(initial, where))
+    return _extreme("nanmin", x, *args, **options)
 
 
 _EXTREMA = {"nanmax": (max_, -np.inf), "nanmin": (min_, np.inf)}
 
 
 def _extreme(
-    name: str, x: Any, axis: Axis, keepdims: bool, options: dict[str, Any]
+    name: str,
+    x: Any,
+    axis: Axis = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = True,
 ) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     reduce, worst = _EXTREMA[name]
-    if options or not has_nan(x):  # an initial number is an element that is no NaN
-        return reduce(_filled(x, worst), axis=axis, keepdims=keepdims, **options)
-    extreme = reduce(_filled(x, worst), axis=axis, keepdims=keepdims)
+    extreme = reduce(_filled(x, worst), axis=axis, keepdims=keepdims, initial=initial, where=where)
+    if initial is not None or not has_nan(x):  # an initial number is an element that is no NaN
+        return extreme
     return where_(all_(isnan(x), axis=axis, keepdims=keepdims), np.nan, extreme)
 
 
 @public
-@writes_out
-def nanargmax(
-    x: Any, axis: int | None = None, out: DistributedArray | None = None, *, keepdims: bool = False
-) -> DistributedArray:
+@same_arguments(argmax)
+def nanargmax(x: Any, axis: int | None = None, *out: Any, **options: Any) -> DistributedArray:
     """The index of the largest element along `axis` that is no NaN; see `gdt.argmax`.
 
     Raises ShapeError (a ValueError) where all elements are NaN, for which it reads one truth value.
@@ -290,16 +251,13 @@ def nanargmax(
     >>> int(gdt.nanargmax([1.0, float("nan"), 3.0]))
     2
     """
-    (x,) = as_operands("nanargmax", x=x)
-    _check_numbers(x, axis)
-    return argmax(_filled(x, -np.inf), axis=axis, keepdims=keepdims)
+    x = _checked("nanargmax", x, axis)
+    return argmax(_filled(x, -np.inf), axis, *out, **options)
 
 
 @public
-@writes_out
-def nanargmin(
-    x: Any, axis: int | None = None, out: DistributedArray | None = None, *, keepdims: bool = False
-) -> DistributedArray:
+@same_arguments(argmin)
+def nanargmin(x: Any, axis: int | None = None, *out: Any, **options: Any) -> DistributedArray:
     """The index of the smallest element along `axis` that is no NaN; see `gdt.argmin`.
 
     Raises ShapeError (a ValueError) where all elements are NaN, for which it reads one truth value.
@@ -307,12 +265,15 @@ def nanargmin(
     >>> int(gdt.nanargmin([1.0, float("nan"), 3.0]))
     0
     """
-    (x,) = as_operands("nanargmin", x=x)
-    _check_numbers(x, axis)
-    return argmin(_filled(x, np.inf), axis=axis, keepdims=keepdims)
+    x = _checked("nanargmin", x, axis)
+    return argmin(_filled(x, np.inf), axis, *out, **options)
 
 
-def _check_numbers(x: DistributedArray, axis: int | None) -> None:
+def _checked(name: str, x: Any, axis: int | None) -> DistributedArray:
+    """The operand; ShapeError where all elements along the axis are NaN."""
+    (x,) = as_operands(name, x=x)
     axis = None if axis in (0, -1) and not x.ndim else axis  # as NumPy takes them
     if has_nan(x) and reduced_count(x, axis) and bool(any_(all_(isnan(x), axis=axis))):
         raise error(ShapeError, "all elements of a slice are NaN", operands={"x": x.type})
+    checked: DistributedArray = x
+    return checked

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.arguments import same_arguments
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
@@ -223,14 +224,17 @@ def _quantiles(
     name: str,
     x: Any,
     q: Any,
-    axis: Axis,
-    method: str,
-    keepdims: bool,
+    axis: Axis = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
     *,
+    weights: Any = None,
     most: float = 1.0,
     numbers_only: bool = False,
-    weights: Any = None,
 ) -> DistributedArray:
+    """`gdt.quantile`, with `q` from 0 to `most`; of the elements alone that are no NaN."""
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
         raise error(DtypeError, "complex numbers have no order", operands={"x": x.type})
@@ -268,8 +272,8 @@ def _quantiles(
         return weighted
     if of_numbers or x.size >= LONG:
         return _quantiles_of(x, axes, how, of_numbers=of_numbers)
-    out: DistributedArray = _quantiles_of_few(x, axes=axes, how=how)
-    return out
+    quantiles: DistributedArray = _quantiles_of_few(x, axes=axes, how=how)
+    return quantiles
 
 
 LONG = 1 << 17  # elements of a split vector of which samples find some faster than NumPy
@@ -343,14 +347,16 @@ def _quantiles_of_few(
     return _quantiles_of(x, axes, how)
 
 
-def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> DistributedArray:
+def _median(
+    name: str, x: Any, axis: Axis, keepdims: bool, *, numbers_only: bool = False
+) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if _is_of_nothing(x, axis):
         return mean(x, axis=axis, keepdims=keepdims)
-    if x.dtype.kind == "c" and not options:
+    if x.dtype.kind == "c" and not numbers_only:
         return _complex_median(x, axis, keepdims)
     x = astype(x, float) if x.dtype.kind == "b" else x
-    return _quantiles(name, x, 0.5, axis, "linear", keepdims, **options)
+    return _quantiles(name, x, 0.5, axis, keepdims=keepdims, numbers_only=numbers_only)
 
 
 def _complex_median(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
@@ -394,28 +400,20 @@ def quantile(
     >>> gdt.quantile(gdt.asarray([1.0, 2.0, 3.0, 4.0]), [0.5, 1.0]).tolist()
     [2.5, 4.0]
     """
-    return _quantiles("quantile", x, q, axis, method, keepdims, weights=weights)
+    options: Any = {"method": method, "keepdims": keepdims, "weights": weights}
+    return _quantiles("quantile", x, q, axis, **options)
 
 
 @public
 @writes_out
-def percentile(
-    x: Any,
-    q: float | Sequence[float],
-    axis: Axis = None,
-    out: DistributedArray | None = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> DistributedArray:
+@same_arguments(quantile)
+def percentile(x: Any, q: Any, *args: Any, **options: Any) -> DistributedArray:
     """`gdt.quantile` with `q` from 0 to 100.
 
     >>> float(gdt.percentile(gdt.asarray([1.0, 2.0, 3.0]), 50))
     2.0
     """
-    return _quantiles("percentile", x, q, axis, method, keepdims, most=100.0, weights=weights)
+    return _quantiles("percentile", x, q, *args, most=100.0, **options)
 
 
 @public
@@ -439,56 +437,26 @@ def median(
 
 @public
 @writes_out
-def nanquantile(
-    x: Any,
-    q: float | Sequence[float],
-    axis: Axis = None,
-    out: DistributedArray | None = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> DistributedArray:
+@same_arguments(quantile)
+def nanquantile(x: Any, q: Any, *args: Any, **options: Any) -> DistributedArray:
     """`gdt.quantile` of the elements that are no NaN; NaN where there is none.
 
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
     2.0
     """
-    return _quantiles(
-        "nanquantile", x, q, axis, method, keepdims, numbers_only=True, weights=weights
-    )
+    return _quantiles("nanquantile", x, q, *args, numbers_only=True, **options)
 
 
 @public
 @writes_out
-def nanpercentile(
-    x: Any,
-    q: float | Sequence[float],
-    axis: Axis = None,
-    out: DistributedArray | None = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> DistributedArray:
+@same_arguments(quantile)
+def nanpercentile(x: Any, q: Any, *args: Any, **options: Any) -> DistributedArray:
     """`gdt.nanquantile` with `q` from 0 to 100.
 
     >>> float(gdt.nanpercentile(gdt.asarray([1.0, float("nan"), 3.0]), 0))
     1.0
     """
-    return _quantiles(
-        "nanpercentile",
-        x,
-        q,
-        axis,
-        method,
-        keepdims,
-        most=100.0,
-        numbers_only=True,
-        weights=weights,
-    )
+    return _quantiles("nanpercentile", x, q, *args, most=100.0, numbers_only=True, **options)
 
 
 @public

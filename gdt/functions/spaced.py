@@ -60,7 +60,7 @@ def linspace(
         return (result, distances) if retstep else result
     start, stop = (n.numpy()[()] if isinstance(n, DistributedArray) else n for n in (start, stop))
     unit = np.result_type(np.asarray(start), np.asarray(stop), float(num))
-    array_type = type_of_shape(num, unit if dtype is None else dtype, layout, "linspace", device)
+    array_type = type_of_shape(num, unit if dtype is None else dtype, "linspace", layout, device)
     first, last = unit.type(start), unit.type(stop)
     parts = num - 1 if endpoint else num
     step = (last - first) / parts if parts > 0 else None
@@ -160,6 +160,6 @@ def geomspace(
         y = xp.where(i == 0, float(start), y)
         return xp.where(i == num - 1, float(stop), y) if endpoint and num > 1 else y
 
-    array_type = type_of_shape(num, float, layout, "geomspace", device)
+    array_type = type_of_shape(num, float, "geomspace", layout, device)
     numbers = from_indices(array_type, values, float(start), float(stop), endpoint)
     return numbers if dtype is None else astype(numbers, dtype)

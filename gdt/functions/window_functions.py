@@ -25,7 +25,7 @@ __all__ = [
 
 def _window(name: str, count: int, values: Callable[[Any, Any], Any]) -> DistributedArray:
     """A window of `count` numbers, `values(xp, phase)` for phases from 0 to 2 pi."""
-    array_type = type_of_shape(max(int(count), 0), float, None, name)
+    array_type = type_of_shape(max(int(count), 0), float, name)
     step = 2 * math.pi / (count - 1) if count > 1 else 0.0
     if count == 1:
         return from_indices(array_type, lambda xp, i: xp.ones(i.shape))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.arguments import shown_value
+from gdt.arguments import same_arguments, shown_value
 from gdt.array import dlpack
 from gdt.array.array import DistributedArray
 from gdt.array.operands import HOST, NUMBERS, as_operand, refuse_mask
@@ -185,7 +185,7 @@ def full(
     if not isinstance(fill_value, int | float | complex | np.generic | np.ndarray):
         raise error(ArgumentError, f"fill_value is {shown_value(fill_value)}, no number")
     dtype = np.asarray(fill_value).dtype if dtype is None else dtype
-    return _constant(type_of_shape(shape, dtype, layout, "full", device), fill_value)
+    return _constant(type_of_shape(shape, dtype, "full", layout, device), fill_value)
 
 
 def _constant(array_type: ArrayType, value: Any) -> DistributedArray:
@@ -213,17 +213,12 @@ def zeros(
     >>> gdt.zeros(2).tolist()
     [0.0, 0.0]
     """
-    return _constant(type_of_shape(shape, dtype, layout, "zeros", device), 0)
+    return _constant(type_of_shape(shape, dtype, "zeros", layout, device), 0)
 
 
 @public
-def ones(
-    shape: Shape,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
-) -> DistributedArray:
+@same_arguments(zeros)
+def ones(shape: Shape, dtype: Any = None, **place: Any) -> DistributedArray:
     """Ones of that shape; float64 if no dtype is given, replicated on the mesh
     `device` (by default the default mesh) if no layout is.
 
@@ -232,17 +227,12 @@ def ones(
     >>> gdt.ones((1, 2), dtype=int).tolist()
     [[1, 1]]
     """
-    return _constant(type_of_shape(shape, dtype, layout, "ones", device), 1)
+    return _constant(type_of_shape(shape, dtype, "ones", **place), 1)
 
 
 @public
-def empty(
-    shape: Shape,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
-) -> DistributedArray:
+@same_arguments(zeros)
+def empty(shape: Shape, dtype: Any = None, **place: Any) -> DistributedArray:
     """An array of that shape whose elements are not set: they hold whatever the memory held.
 
     float64 if no dtype is given; layout, device: see `gdt.asarray`. Raises ShapeError
@@ -251,7 +241,7 @@ def empty(
     >>> gdt.empty((2, 3)).shape
     (2, 3)
     """
-    array_type = type_of_shape(shape, dtype, layout, "empty", device)
+    array_type = type_of_shape(shape, dtype, "empty", **place)
     if array_type.dtype.kind == "b":  # a byte of recycled memory need not be a bool
         return _constant(array_type, False)
     return from_blocks(
@@ -303,14 +293,8 @@ def zeros_like(
 
 
 @public
-def ones_like(
-    x: Any,
-    dtype: Any = None,
-    *,
-    shape: Shape | None = None,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
-) -> DistributedArray:
+@same_arguments(zeros_like)
+def ones_like(x: Any, dtype: Any = None, **place: Any) -> DistributedArray:
     """Ones in the shape, dtype and resolved layout of `x`.
 
     dtype, shape, layout: in place of those of `x`. device: see `gdt.full_like`.
@@ -318,18 +302,12 @@ def ones_like(
     >>> gdt.ones_like(gdt.zeros(2)).tolist()
     [1.0, 1.0]
     """
-    return full_like(x, 1, dtype, shape=shape, layout=layout, device=device)
+    return full_like(x, 1, dtype, **place)
 
 
 @public
-def empty_like(
-    x: Any,
-    dtype: Any = None,
-    *,
-    shape: Shape | None = None,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
-) -> DistributedArray:
+@same_arguments(zeros_like)
+def empty_like(x: Any, dtype: Any = None, **place: Any) -> DistributedArray:
     """An array whose elements are not set, in the shape, dtype and resolved layout of `x`.
 
     dtype, shape, layout: in place of those of `x`. device: see `gdt.full_like`.
@@ -337,11 +315,15 @@ def empty_like(
     >>> gdt.empty_like(gdt.ones((2, 3))).shape
     (2, 3)
     """
-    return empty(**_like(x, dtype, shape, layout, device))
+    return empty(**_like(x, dtype, **place))
 
 
 def _like(
-    x: Any, dtype: Any, shape: Shape | None, layout: Layout | None, device: Mesh | None
+    x: Any,
+    dtype: Any,
+    shape: Shape | None = None,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> dict[str, Any]:
     """The arguments of `full` and `empty` that make an array like `x`: replicated where it has
     another rank or mesh."""

@@ -35,7 +35,7 @@ def from_dataset(
 ) -> DistributedArray:
     """The values of a data set, of which each process reads the slices of its own shards."""
     target = value.dtype if dtype is None else dtype
-    array_type = type_of_shape(value.shape, target, layout, "asarray", device)
+    array_type = type_of_shape(value.shape, target, "asarray", layout, device)
     if is_recorded():
         met_host("read a data set of a file", MADE_OUTSIDE)
     resolved_type = array_type.with_layout(array_type.layout.resolved)

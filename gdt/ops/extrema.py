@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.declaration import FROM_ENGINE, same_statics
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.ops.axes import Axis, checked_axis
@@ -64,16 +64,8 @@ def max_(
     prepare=prepare_extreme,
     extended="out, initial, where",
 )
-def min_(
-    xp: Any,
-    x: Block,
-    /,
-    axis: Axis = None,
-    out: DistributedArray | None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = True,
-) -> Block:
+@same_statics(max_)
+def min_(xp: Any, x: Block, /, **static: Any) -> Block:
     """Smallest element along `axis` (None: all axes); NaN if one of them is NaN.
 
     The dtype is that of `x`. out: an array that the result is written into. keepdims: whether the
@@ -86,7 +78,7 @@ def min_(
     >>> gdt.min(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [1, 2]
     """
-    return x.min(axis=axis, keepdims=keepdims)
+    return x.min(**static)
 
 
 def _share_among_ties(
@@ -218,16 +210,8 @@ def argmax(
     prepare=_prepare_arg,
     extended="out",
 )
-def argmin(
-    xp: Any,
-    x: Block,
-    /,
-    axis: int | None = None,
-    out: DistributedArray | None = None,
-    *,
-    keepdims: bool = False,
-    shards: Shards = FROM_ENGINE,
-) -> tuple[Block, ...]:
+@same_statics(argmax)
+def argmin(xp: Any, x: Block, /, **static: Any) -> tuple[Block, ...]:
     """Index of the smallest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN; complex numbers are ordered by their real parts,
@@ -239,7 +223,7 @@ def argmin(
     >>> gdt.argmin(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [0, 1]
     """
-    return _locate(xp, x, axis, keepdims, shards, "argmin")
+    return _locate(xp, x, name="argmin", **static)
 
 
 argmax.kernel(arg_kernel("Max"))

@@ -106,7 +106,7 @@ def from_indices(
 
 
 def type_of_shape(
-    shape: Shape, dtype: Any, layout: Layout | None, name: str, device: Mesh | None = None
+    shape: Shape, dtype: Any, name: str, layout: Layout | None = None, device: Mesh | None = None
 ) -> ArrayType:
     """The type of the array that the public function `name` makes of `shape`, `dtype` and `layout`,
     or replicated on the mesh `device`; float64 if `dtype` is None.

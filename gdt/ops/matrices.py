@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import same_arguments
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
@@ -43,7 +44,7 @@ def eye(
     >>> gdt.eye(2, 3, k=1).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "eye", device)
+    array_type = type_of_shape((n, n if m is None else m), dtype, "eye", layout, device)
     return from_indices(array_type, lambda xp, i, j: j - i == k, k)
 
 
@@ -62,14 +63,9 @@ def identity(
 
 
 @public
+@same_arguments(eye)
 def tri(
-    n: int,
-    m: int | None = None,
-    k: int = 0,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-    device: Mesh | None = None,
+    n: int, m: int | None = None, k: int = 0, dtype: Any = None, **place: Any
 ) -> DistributedArray:
     """An (n, m) matrix with ones on and below the k-th diagonal above the main one; (n, n) if m is
     None.
@@ -79,7 +75,7 @@ def tri(
     >>> gdt.tri(2, 3, dtype=int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
-    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "tri", device)
+    array_type = type_of_shape((n, n if m is None else m), dtype, "tri", **place)
     return from_indices(array_type, lambda xp, i, j: j - i <= k, k)
 
 

@@ -45,7 +45,7 @@ def arange(
     count = _count(begin, end, stride)
     if dtype is None:
         dtype = np.arange(type(begin)(0), type(end)(0), type(stride)(1)).dtype
-    array_type = type_of_shape(count, dtype, layout, "arange", device)
+    array_type = type_of_shape(count, dtype, "arange", layout, device)
     if array_type.dtype.kind == "b" and count > 2:
         raise error(DtypeError, f"a range of {count} elements is not of dtype bool")
     unit = array_type.dtype if array_type.dtype != np.float16 else np.dtype(np.float32)

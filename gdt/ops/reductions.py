@@ -9,6 +9,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
+from gdt.engine.declaration import same_statics
 from gdt.engine.op import op
 from gdt.engine.specialization import are_arrays
 from gdt.errors import DtypeError, ShapeError, error
@@ -278,16 +279,8 @@ def any_(
     prepare=prepare_reduction,
     extended="out, where",
 )
-def all_(
-    xp: Any,
-    x: Block,
-    /,
-    axis: Axis = None,
-    out: DistributedArray | None = None,
-    keepdims: bool = False,
-    *,
-    where: Any = True,
-) -> Block:
+@same_statics(any_)
+def all_(xp: Any, x: Block, /, **static: Any) -> Block:
     """Whether all elements along `axis` (None: all axes) are not zero; bool. NaN is not zero.
 
     out: an array that the result is written into. keepdims: whether the reduced axes stay, with
@@ -297,7 +290,7 @@ def all_(
     >>> gdt.all(gdt.asarray([[1, 1], [0, 3]]), axis=1).tolist()
     [True, False]
     """
-    return x.all(axis=axis, keepdims=keepdims)
+    return x.all(**static)
 
 
 @op(reduction_rule, prepare=prepare_reduction)

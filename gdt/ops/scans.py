@@ -15,18 +15,19 @@ from gdt.array.operands import as_operands
 from gdt.array.output import into
 from gdt.array.registry import public
 from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.declaration import same_statics
 from gdt.engine.loops import loop
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
 from gdt.engine.whole_arrays import in_numpy
-from gdt.ops.axes import Axis, checked_axis, reduction_text
+from gdt.ops.axes import Axis, checked_axis
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
 from gdt.ops.indexing import getitem
 from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.movement import relayout
 from gdt.ops.padding import pad
-from gdt.ops.reductions import kept_dims, prepare_sum, sum_
+from gdt.ops.reductions import kept_dims, prepare_sum, reduction_rule, sum_
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.ops.taking import neutral_number
 from gdt.sharding.array_type import ArrayType
@@ -44,22 +45,9 @@ SMALLEST = 1 << 17
 # ---------------------------------------------------------------- prod
 
 
-def _prod_rule(array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any) -> str:
-    return reduction_text(array_type, axis, keepdims)
-
-
-@op(_prod_rule, reduce="prod", prepare=prepare_sum, extended="out, initial, where")
-def prod(
-    xp: Any,
-    x: Block,
-    /,
-    axis: Axis = None,
-    dtype: Any = None,
-    out: DistributedArray | None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = True,
-) -> Block:
+@op(reduction_rule, reduce="prod", prepare=prepare_sum, extended="out, initial, where")
+@same_statics(sum_)
+def prod(xp: Any, x: Block, /, **static: Any) -> Block:
     """Product over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
     Over a split axis each device multiplies its part, and the result stays a partial product until
@@ -71,7 +59,7 @@ def prod(
     >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))
     24.0
     """
-    return x.prod(axis=axis, keepdims=keepdims, dtype=dtype)
+    return x.prod(**static)
 
 
 def _prod_vjp(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import same_arguments
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
@@ -176,13 +177,9 @@ def sort(
 
 
 @public
+@same_arguments(sort)
 def argsort(
-    x: Any,
-    axis: int | None = -1,
-    *,
-    descending: bool = False,
-    stable: bool = True,
-    kind: str | None = None,
+    x: Any, axis: int | None = -1, *, descending: bool = False, kind: str | None = None, **_: bool
 ) -> DistributedArray:
     """The indices that sort `x` along `axis` (None: the flattened array), int64; of equal elements
     the first comes first, in descending order too.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import same_arguments
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
@@ -220,9 +221,7 @@ moments.kernel(moments_kernel)
 moments.specialize(moments_loop)
 
 
-@public
-@writes_out
-def var(
+def _variance(
     x: Any,
     axis: Axis = None,
     dtype: Any = None,
@@ -234,6 +233,29 @@ def var(
     mean: Any = None,
     correction: float | None = None,
 ) -> DistributedArray:
+    (x,) = as_operands("var", x=x)
+    if correction is not None:
+        if ddof:
+            raise error(DtypeError, "ddof and correction are one argument; both are given")
+        ddof = correction
+    if dtype is not None:
+        check_variance_dtype(x, dtype, "var")
+        x = astype(x, dtype)
+        variance = _variance(x, axis, None, None, ddof, keepdims, where=where, mean=mean)
+        return astype(variance, dtype)
+    if where is not True or mean is not None:
+        return _of_some(x, axis, ddof, keepdims, where, mean)
+    variance = moments(x, axes=axis, keepdims=keepdims)[1]
+    if not ddof:
+        return variance
+    n = reduced_count(x, axis)
+    return variance * (n / (n - ddof) if n > ddof else float("inf"))
+
+
+@public
+@writes_out
+@same_arguments(_variance)
+def var(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """Variance over `axis` (None: all): squared deviations, summed, over elements minus `ddof`.
 
     dtype: in which it is computed, and of the result. out: an array that it is written into. ddof,
@@ -246,35 +268,7 @@ def var(
     >>> float(gdt.var(gdt.asarray([1, 2, 3]), ddof=1))
     1.0
     """
-    return _variance(x, axis, dtype, ddof, keepdims, where, mean, correction)
-
-
-def _variance(
-    x: Any,
-    axis: Axis,
-    dtype: Any,
-    ddof: float,
-    keepdims: bool,
-    where: Any,
-    mean: Any,
-    correction: float | None = None,
-) -> DistributedArray:
-    (x,) = as_operands("var", x=x)
-    if correction is not None:
-        if ddof:
-            raise error(DtypeError, "ddof and correction are one argument; both are given")
-        ddof = correction
-    if dtype is not None:
-        check_variance_dtype(x, dtype, "var")
-        x = astype(x, dtype)
-        return astype(_variance(x, axis, None, ddof, keepdims, where, mean), dtype)
-    if where is not True or mean is not None:
-        return _of_some(x, axis, ddof, keepdims, where, mean)
-    variance = moments(x, axes=axis, keepdims=keepdims)[1]
-    if not ddof:
-        return variance
-    n = reduced_count(x, axis)
-    return variance * (n / (n - ddof) if n > ddof else float("inf"))
+    return _variance(x, *args, **options)
 
 
 def check_variance_dtype(x: DistributedArray, dtype: Any, name: str) -> None:
@@ -308,18 +302,8 @@ def _of_some(
 
 @public
 @writes_out
-def std(
-    x: Any,
-    axis: Axis = None,
-    dtype: Any = None,
-    out: DistributedArray | None = None,
-    ddof: float = 0,
-    keepdims: bool = False,
-    *,
-    where: Any = True,
-    mean: Any = None,
-    correction: float | None = None,
-) -> DistributedArray:
+@same_arguments(var)
+def std(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """Standard deviation over `axis` (None: all axes): the square root of `gdt.var`.
 
     Arguments and errors are those of `gdt.var`.
@@ -327,4 +311,4 @@ def std(
     >>> float(gdt.std(gdt.asarray([1.0, 3.0])))
     1.0
     """
-    return sqrt(_variance(x, axis, dtype, ddof, keepdims, where, mean, correction))
+    return sqrt(_variance(x, *args, **options))
