@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from gdt.benchmark.ratios import Change, Point, Series
 from gdt.benchmark.records import Record
 from gdt.benchmark.tables import size_text, three_digits, time_text
-from gdt.benchmark.turns import NOISY
+from gdt.benchmark.turns import NOISY, Median
 
 # Okabe and Ito, Color Universal Design (2008): distinct to any kind of colour vision.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = (
@@ -105,13 +105,8 @@ def _scaling(workloads: dict[str, Series]) -> Figure:
             if tuple(ideal) not in ideals:
                 ideals.add(tuple(ideal))
                 top.plot(p, ideal, "--", color=GREY, linewidth=1.2, label="ideal", zorder=1)
-            times = [point.record.median * 1e3 for point in points]
-            below_median = [1e3 * (q.record.median - q.record.lower_quartile) for q in points]
-            above_median = [1e3 * (q.record.upper_quartile - q.record.median) for q in points]
-            top.errorbar(
-                p, times, [below_median, above_median],
-                color=colour, marker=marker, capsize=2.5, elinewidth=1, label=place,
-            )  # fmt: skip
+            quartiles = [point.record.quartiles for point in points]
+            _errorbar(top, p, quartiles, 1e3, color=colour, marker=marker, label=place)
             _efficiency(bottom, points, colour, marker)
         bottom.axhline(100, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
         top.set_title(name)
@@ -135,19 +130,25 @@ def _scaling(workloads: dict[str, Series]) -> Figure:
 def _efficiency(axes: Axes, points: Sequence[Point], colour: str, marker: str) -> None:
     """Draw medians with their intervals; those that are noise have hollow markers and say so."""
     p = [point.record.devices for point in points]
-    medians = [point.of_ideal for point in points]
-    values = [100 * m.value for m in medians]
-    below = [100 * (m.value - m.low) for m in medians]
-    above = [100 * (m.high - m.value) for m in medians]
-    axes.errorbar(p, values, [below, above], color=colour, capsize=2.5, elinewidth=1)
-    for x, y, point in zip(p, values, points, strict=True):
-        inside = "white" if point.is_noisy else colour
+    _errorbar(axes, p, [point.of_ideal for point in points], 100, color=colour)
+    for x, point in zip(p, points, strict=True):
+        y, inside = 100 * point.of_ideal.value, "white" if point.is_noisy else colour
         axes.plot(x, y, marker, color=colour, markerfacecolor=inside)
         if point.is_noisy:
             axes.annotate(
                 "noise", (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8,
                 color=colour, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )  # fmt: skip
+
+
+def _errorbar(
+    axes: Axes, x: Sequence[int], medians: Sequence[Median], scale: float, **look: Any
+) -> None:
+    """Draw a line through medians, each with its interval, in units of 1 / scale."""
+    below = [scale * (m.value - m.low) for m in medians]
+    above = [scale * (m.high - m.value) for m in medians]
+    values = [scale * m.value for m in medians]
+    axes.errorbar(x, values, [below, above], capsize=2.5, elinewidth=1, **look)
 
 
 def _count_axis(axes: Axes, counts: Sequence[int]) -> None:

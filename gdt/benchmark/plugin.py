@@ -12,6 +12,7 @@ device: a busy machine slows both down.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,6 @@ import pytest
 from gdt.benchmark.commit import commit_of
 from gdt.benchmark.machine import machine
 from gdt.benchmark.measure import Devices, device_counts, measure, whole_call
-from gdt.benchmark.progress import PROPERTY, Progress
 from gdt.benchmark.tables import time_text
 from gdt.benchmark.turns import OneDevice
 from gdt.sharding.default_mesh import default_mesh
@@ -28,6 +28,7 @@ from gdt.sharding.mesh import Mesh
 
 ONES = pytest.StashKey[dict[str, tuple[str, OneDevice]]]()
 """By kind of devices, the test that was last measured on one device, and its call."""
+PROPERTY = "gdt.benchmark"  # of a test's report: what it has measured, in words
 TIMES = ("max_time", "min_rounds")  # options and marks of pytest-benchmark
 
 
@@ -115,6 +116,32 @@ def _told(scaling: Scaling) -> str:
     told = f"{scaling.workload} on {scaling.devices}: {time_text(times.median)}"
     turns = scaling.benchmark.extra_info.get("in_turns")
     return f"{told}, beside {time_text(turns['one_device'])} on one device" if turns else told
+
+
+class Progress:
+    """A pytest plugin that prints a line for every measurement; none with `-q`."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config, self._count, self._done, self._began = config, 0, 0, time.monotonic()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count the measurements of the run."""
+        given = [item for item in session.items if "scaling" in getattr(item, "fixturenames", ())]
+        devices = [getattr(item, "callspec").params.get("devices") for item in given]  # noqa: B009
+        self._count = sum(not getattr(these, "missing", "") for these in devices)
+        self._began = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print what a test has measured, and how many have."""
+        told = dict(report.user_properties).get(PROPERTY)
+        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.when != "teardown" or told is None:
+            return
+        self._done += 1
+        if reporter is not None and self._config.get_verbosity() >= 0:
+            seconds = time.monotonic() - self._began
+            reporter.ensure_newline()
+            reporter.write_line(f"{self._done} of {self._count}, {seconds:.0f} s: {told}")
 
 
 def _without_devices(item: Any) -> str:

@@ -43,6 +43,11 @@ class Record:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def quartiles(self) -> Median:
+        """The median with the quartiles below and above it."""
+        return Median(self.lower_quartile, self.median, self.upper_quartile)
+
+    @property
     def spread(self) -> float:
         """The interquartile range as a fraction of the median."""
         return (self.upper_quartile - self.lower_quartile) / self.median
