@@ -104,6 +104,7 @@ def _map_shards(
 def _no_gradient(g: Any, out: Any, *arrays: Any, **static: Any) -> Any:
     raise error(
         GradientError,
+        "map_shards",  # has returned
         "a function of shards has no gradient",
         remedy="Stop it with gdt.stop_gradient, or write the function with gdt's ops.",
     )
