@@ -57,12 +57,9 @@ def _repeated(values: DistributedArray, places: DistributedArray) -> Distributed
 
 def _places(x: DistributedArray) -> DistributedArray:
     """The place of every element of `x` in row-major order, split as `x` is."""
-    flat = arange(x.size, layout=Layout.of(x.mesh, (_all_axes(x),)))
+    axes = tuple(sorted(x.layout.split_axes))
+    flat = arange(x.size, layout=Layout.of(x.mesh, (axes,)))
     return reshape(flat, x.shape)
-
-
-def _all_axes(x: DistributedArray) -> tuple[int, ...]:
-    return tuple(sorted(x.layout.split_axes))
 
 
 @public

@@ -130,7 +130,7 @@ def call_with_layout(
     with default_mesh(layout.mesh):
         if _takes_layout(fn):
             return fn(*args, layout=layout, **kwargs)
-        return _in_layout(fn(*args, **kwargs), layout)
+        return mapped(lambda leaf: relayout(leaf, layout), fn(*args, **kwargs))
 
 
 def _takes_layout(fn: Callable[..., Any]) -> bool:
@@ -139,7 +139,3 @@ def _takes_layout(fn: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # builtins without a signature
         return False
     return "layout" in parameters and parameters["layout"].kind is not inspect.Parameter.VAR_KEYWORD
-
-
-def _in_layout(value: Any, layout: Layout) -> Any:
-    return mapped(lambda leaf: relayout(leaf, layout), value)

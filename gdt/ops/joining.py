@@ -92,8 +92,10 @@ def concat(
     [[1, 2], [3, 4], [5, 6]]
     """
     if out is not None or dtype is not None:
-        joined = concat(_cast(_operands(arrays, "concat"), dtype, casting), axis)
-        return into(out, "concat", joined, casting=casting)
+        operands = _operands(arrays, "concat")
+        if dtype is not None:
+            operands = [astype(x, dtype, casting=casting) for x in operands]
+        return into(out, "concat", concat(operands, axis), casting=casting)
     types = _types(arrays) if type(axis) is int else None
     movement = None if types is None else _end_to_end(types, axis)
     if movement is not None:
@@ -105,11 +107,6 @@ def concat(
         axis = checked_axis(operands[0].type, axis)
     movement = _end_to_end(tuple([a.type for a in operands]), axis)
     return operands[0] if len(operands) == 1 else _move_intervals(*operands, how=movement)
-
-
-def _cast(arrays: list[DistributedArray], dtype: Any, casting: str) -> list[DistributedArray]:
-    """The arrays as `dtype`, if it is given; DtypeError for a cast that `casting` forbids."""
-    return arrays if dtype is None else [astype(a, dtype, casting=casting) for a in arrays]
 
 
 def _types(arrays: Any) -> tuple[ArrayType, ...] | None:

@@ -109,7 +109,8 @@ def asked(
                 lambda i, own: np.concatenate([_head(backend.to_host, a) for a in own]), parts
             )
         )
-        head_count = sum(low < high for low, high in _parts(x, exchange, 0))
+        parts_held = [part_of(x, 0, number) for number in exchange.members[0]]
+        head_count = sum(begin < end for begin, end in parts_held)
 
         def owners(i: int, q: Block) -> list[Block]:
             bounds = xp.asarray(heads[i][1:head_count, 0])
@@ -163,10 +164,6 @@ _search_split.vjp(None, None)
 def _head(to_host: Any, part: Block) -> np.ndarray:
     """The first element of a part, on the host; 0 of an empty one."""
     return np.asarray(to_host(part[:1])) if len(part) else np.zeros(1, part.dtype)
-
-
-def _parts(x: ArrayType, exchange: Exchange, i: int) -> list[tuple[int, int]]:
-    return [part_of(x, 0, number) for number in exchange.members[i]]
 
 
 def search(x: DistributedArray, queries: DistributedArray, side: str) -> DistributedArray:
