@@ -194,7 +194,7 @@ class Op(Differentiable, Generic[P, R_co]):
         blocks: Any  # the only ones of all operands
         if count == 1 and type(args[0]) is DistributedArray:  # as below, in less time
             (a,) = args
-            types, blocks = [a.type], a.blocks
+            types, blocks = [a.type], [a.blocks[0]]  # an outdated view is made anew here
         else:
             if count > self.count:
                 args, static = self._named(args, static)
