@@ -224,3 +224,9 @@ def test_axes_that_do_not_fit(
 ) -> None:
     with pytest.raises(kind, match=message):
         call(gdt.asarray([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]]))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+def test_no_slices_are_stacked_along_any_axis(axis: int) -> None:
+    result = gdt.vmap(lambda x: x * 2.0, out_axes=axis)(gdt.zeros((0, 3, 4)))
+    assert result.shape == np.moveaxis(np.zeros((0, 3, 4)), 0, axis).shape
