@@ -17,7 +17,8 @@ from gdt.errors import ArgumentError, DivisionError, DtypeError, ShapeError, err
 from gdt.functions.assembling import with_rank
 from gdt.functions.einsum import einsum
 from gdt.ops.axes import Axis, checked_axis, negative_axes
-from gdt.ops.comparison import clip, equal
+from gdt.ops.blocks.host_values import warn_where
+from gdt.ops.comparison import clip, equal, maximum
 from gdt.ops.creation import full, zeros
 from gdt.ops.elementwise import (
     astype,
@@ -38,7 +39,7 @@ from gdt.ops.products.op import diagonal, matmul
 from gdt.ops.reductions import all_, any_, mean, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose, transpose_
-from gdt.ops.statistics import check_variance_dtype
+from gdt.ops.statistics import NO_FREEDOM, check_variance_dtype
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
@@ -170,17 +171,25 @@ def cov(
     if weights is None:
         total: Any = rows.shape[1]
         centred = rows - mean(rows, axis=1, keepdims=True)
-        # An array, so that infinities are no partial sums; float16 holds no number above 65,504.
+        # float16 holds no number above 65,504.
         factor: Any = promoted(real(centred).dtype, np.float32).type(max(total - ddof, 0))
-        products = matmul(centred, conj(transpose(centred)))
-        return squeeze(astype(divide(products, factor), dtype))
+        return astype(_per_freedom(matmul(centred, conj(transpose(centred))), factor), dtype)
     total = sum_(weights)
     centred = rows - sum_(rows * weights, axis=1, keepdims=True) / total
     factor = total - ddof
     if ddof and aweights is not None:
         importance = astype(as_operands("cov", x=x, aweights=aweights)[1], np.float64)
         factor = total - ddof * sum_(weights * importance) / total
-    return squeeze(divide(matmul(centred * weights, conj(transpose(centred))), factor))
+    return _per_freedom(matmul(centred * weights, conj(transpose(centred))), maximum(factor, 0))
+
+
+def _per_freedom(products: DistributedArray, freedom: Any) -> DistributedArray:
+    """Sums of products over the degrees of freedom: an array, by which no partial sum is divided,
+    since of parts divided by 0 some are inf and some -inf."""
+    _, freedom = as_operands("cov", x=products, ddof=freedom)
+    warn_where(equal(freedom, 0), NO_FREEDOM)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return squeeze(divide(products, freedom))
 
 
 def _variables(x: DistributedArray, rowvar: bool) -> DistributedArray:

@@ -12,7 +12,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ShapeError, error
 from gdt.ops.axes import Axis, distinct_axes
-from gdt.ops.comparison import maximum, minimum, only_where
+from gdt.ops.blocks.host_values import warn_where
+from gdt.ops.comparison import equal, maximum, minimum, only_where
+from gdt.ops.comparison import where as where_
 from gdt.ops.creation import full
 from gdt.ops.elementwise import add, astype, divide, multiply
 from gdt.ops.extrema import max_, min_
@@ -127,7 +129,9 @@ def _mean_where(
     target = np.dtype(dtype) if dtype is not None else promoted(x.dtype, *_FLOAT[kind_of(x.dtype)])
     total = sum_(astype(x, target), axis=axis, keepdims=keepdims)
     count = sum_(mask, axis=axis, keepdims=keepdims)
-    return astype(divide(total, count), target)
+    is_empty = equal(count, 0)
+    warn_where(is_empty, "Mean of empty slice")
+    return astype(divide(total, where_(is_empty, np.nan, count)), target)
 
 
 _FLOAT: dict[str, tuple[type, ...]] = {

@@ -14,15 +14,17 @@ from gdt.array.output import writes_out
 from gdt.array.registry import public
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.axes import Axis
-from gdt.ops.comparison import isnan, logical_not
+from gdt.ops.blocks.host_values import warn_where
+from gdt.ops.comparison import equal, isnan, logical_and, logical_not, maximum, only_where
 from gdt.ops.comparison import where as where_
 from gdt.ops.elementwise import astype, checked_dtype, conj, divide, multiply, real, sqrt
 from gdt.ops.extrema import argmax, argmin, max_, min_
-from gdt.ops.reductions import all_, any_, reduced_count, sum_
+from gdt.ops.nan_elements import at_numbers, largest_number, smallest_number
+from gdt.ops.reductions import all_, any_, count_nonzero, reduced_count, sum_
 from gdt.ops.reductions import mean as mean_
 from gdt.ops.scans import cumprod, cumsum, prod
-from gdt.ops.statistics import check_variance_dtype, var
-from gdt.sharding.dtypes import kind_of, promoted
+from gdt.ops.statistics import NO_FREEDOM, check_variance_dtype, moments_of_numbers, var
+from gdt.sharding.dtypes import BFLOAT16, kind_of, promoted
 
 __all__ = [
     "nanargmax",
@@ -46,7 +48,14 @@ def has_nan(x: DistributedArray) -> bool:
 
 def _filled(x: DistributedArray, value: Any) -> DistributedArray:
     """`x` with `value` in the places of NaN."""
-    return where_(isnan(x), value, x) if has_nan(x) else x
+    return _at_numbers(x, x, value) if has_nan(x) else x
+
+
+def _at_numbers(x: DistributedArray, y: DistributedArray, otherwise: float) -> DistributedArray:
+    """`y` with `otherwise` in the places where `x` is NaN."""
+    if BFLOAT16 in (x.dtype, y.dtype):
+        return where_(isnan(x), otherwise, y)
+    return at_numbers(x, y, otherwise=otherwise)
 
 
 @public
@@ -108,8 +117,12 @@ def _count(x: DistributedArray, axis: Axis, keepdims: bool, where: Any) -> Distr
     """The number of elements along `axis` where the mask is true that are no NaN: in the dtype of
     the parts of `x`, or in float32, since float16 holds no number above 65,504."""
     dtype = promoted(np.empty(0, x.dtype).real.dtype, np.float32)
-    number = astype(logical_not(isnan(x)), dtype)
-    return sum_(number, axis=axis, keepdims=keepdims, where=where)
+    if where is True:
+        missing = count_nonzero(isnan(x), axis=axis, keepdims=keepdims)
+        return astype(reduced_count(x, axis) - missing, dtype)
+    _, mask = only_where("isnan", x, where, 0)
+    are_numbers = logical_and(mask, logical_not(isnan(x)))
+    return astype(count_nonzero(are_numbers, axis=axis, keepdims=keepdims), dtype)
 
 
 @public
@@ -123,7 +136,8 @@ def nanmean(
     *,
     where: Any = True,
 ) -> DistributedArray:
-    """The mean over `axis` (None: all axes) of what is no NaN; NaN where there is nothing.
+    """The mean over `axis` (None: all axes) of what is no NaN; NaN, with NumPy's RuntimeWarning,
+    where there is nothing.
 
     Arguments are those of `gdt.mean`.
 
@@ -136,7 +150,10 @@ def nanmean(
         return mean_(x, axis=axis, keepdims=keepdims, dtype=dtype, where=where)
     x = x if dtype is None else astype(x, dtype)
     total = sum_(_filled(x, 0), axis=axis, keepdims=keepdims, where=where)
-    return astype(divide(total, _count(x, axis, keepdims, where)), total.dtype)
+    count = _count(x, axis, keepdims, where)
+    is_empty = equal(count, 0)
+    warn_where(is_empty, "Mean of empty slice")
+    return astype(divide(total, where_(is_empty, np.nan, count)), total.dtype)
 
 
 def _variance(
@@ -159,14 +176,19 @@ def _variance(
         options: Any = {"where": where, "mean": mean, "correction": correction}
         return var(x, axis, None, None, ddof, keepdims, **options)
     ddof = ddof if correction is None else correction
+    if where is not True:
+        x, _ = only_where("nanvar", x, where, np.nan)
     if mean is None:
-        mean = nanmean(x, axis=axis, keepdims=True, where=where)
-    centred = where_(isnan(x), 0, x - mean)
-    square = multiply(centred, conj(centred))
-    square = real(square) if x.dtype.kind == "c" else square
-    total = sum_(square, axis=axis, keepdims=keepdims, where=where)
-    count = _count(x, axis, keepdims, where)
-    return astype(divide(total, where_(count > ddof, count - ddof, np.nan)), total.dtype)
+        _, variance, count = moments_of_numbers(x, axes=axis, keepdims=keepdims)
+    else:
+        centred = _at_numbers(x, x - mean, 0)
+        total = sum_(real(multiply(centred, conj(centred))), axis=axis, keepdims=keepdims)
+        count = _count(x, axis, keepdims, True)
+        variance = divide(total, maximum(count, 1))
+    has_freedom = count > ddof
+    warn_where(logical_not(has_freedom), NO_FREEDOM)
+    scale = divide(count, where_(has_freedom, count - ddof, np.nan))
+    return astype(variance * scale, variance.dtype)
 
 
 @public
@@ -175,7 +197,8 @@ def _variance(
 def nanvar(x: Any, *args: Any, **options: Any) -> DistributedArray:
     """The variance over `axis` (None: all axes) of the elements that are no NaN.
 
-    NaN where there are no more than `ddof` of them. Arguments are those of `gdt.var`.
+    NaN, with NumPy's RuntimeWarning, where there are no more than `ddof` of them. Arguments are
+    those of `gdt.var`.
 
     >>> float(gdt.nanvar([1.0, float("nan"), 3.0]))
     1.0
@@ -201,7 +224,8 @@ def nanstd(x: Any, *args: Any, **options: Any) -> DistributedArray:
 @writes_out
 @same_arguments(max_)
 def nanmax(x: Any, *args: Any, **options: Any) -> DistributedArray:
-    """The largest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
+    """The largest element along `axis` (None: all axes) that is no NaN; NaN, with NumPy's
+    RuntimeWarning, where there is none.
 
     >>> float(gdt.nanmax([1.0, float("nan"), 3.0]))
     3.0
@@ -213,7 +237,8 @@ def nanmax(x: Any, *args: Any, **options: Any) -> DistributedArray:
 @writes_out
 @same_arguments(min_)
 def nanmin(x: Any, *args: Any, **options: Any) -> DistributedArray:
-    """The smallest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
+    """The smallest element along `axis` (None: all axes) that is no NaN; NaN, with NumPy's
+    RuntimeWarning, where there is none.
 
     >>> float(gdt.nanmin([1.0, float("nan"), 3.0]))
     1.0
@@ -235,10 +260,16 @@ def _extreme(
 ) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     reduce, worst = _EXTREMA[name]
-    extreme = reduce(_filled(x, worst), axis=axis, keepdims=keepdims, initial=initial, where=where)
-    if initial is not None or not has_nan(x):  # an initial number is an element that is no NaN
-        return extreme
-    return where_(all_(isnan(x), axis=axis, keepdims=keepdims), np.nan, extreme)
+    if initial is not None or where is not True or not has_nan(x):
+        numbers = _filled(x, worst)  # an initial number is an element that is no NaN
+        return reduce(numbers, axis=axis, keepdims=keepdims, initial=initial, where=where)
+    if name == "nanmax":
+        extreme, is_number = largest_number(x, axis=axis, keepdims=keepdims)
+        is_missing = logical_not(is_number)
+    else:
+        extreme, is_missing = smallest_number(x, axis=axis, keepdims=keepdims)
+    warn_where(is_missing, "All-NaN slice encountered")
+    return where_(is_missing, np.nan, extreme)
 
 
 @public

@@ -22,7 +22,8 @@ from gdt.functions.nan_functions import nanmean
 from gdt.ops import comparison
 from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.axes import Axis, distinct_axes
-from gdt.ops.comparison import equal, maximum, minimum, where
+from gdt.ops.blocks.host_values import warn_where
+from gdt.ops.comparison import equal, isnan, maximum, minimum, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
 from gdt.ops.order_statistics import in_order, numbers_in_order
@@ -268,12 +269,14 @@ def _quantiles(
     if weights is not None:
         front, shares = (_in_front(a, axes, keeps_dtype=True) for a in (x, weights))
         chosen = _weighted(front, shares, np.array(how.q), numbers_only=of_numbers)
-        weighted: DistributedArray = how.in_shape(chosen, x, axes)
-        return weighted
-    if of_numbers or x.size >= LONG:
-        return _quantiles_of(x, axes, how, of_numbers=of_numbers)
-    quantiles: DistributedArray = _quantiles_of_few(x, axes=axes, how=how)
-    return quantiles
+        found: DistributedArray = how.in_shape(chosen, x, axes)
+    elif of_numbers or x.size >= LONG:
+        found = _quantiles_of(x, axes, how, of_numbers=of_numbers)
+    else:
+        found = _quantiles_of_few(x, axes=axes, how=how)
+    if of_numbers:
+        warn_where(isnan(found), "All-NaN slice encountered")
+    return found
 
 
 LONG = 1 << 17  # elements of a split vector of which samples find some faster than NumPy
@@ -439,7 +442,8 @@ def median(
 @writes_out
 @same_arguments(quantile)
 def nanquantile(x: Any, q: Any, *args: Any, **options: Any) -> DistributedArray:
-    """`gdt.quantile` of the elements that are no NaN; NaN where there is none.
+    """`gdt.quantile` of the elements that are no NaN; NaN, with NumPy's RuntimeWarning, where there
+    is none.
 
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
     2.0
@@ -468,7 +472,8 @@ def nanmedian(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> DistributedArray:
-    """`gdt.median` of the elements that are no NaN; NaN where there is none.
+    """`gdt.median` of the elements that are no NaN; NaN, with NumPy's RuntimeWarning, where there
+    is none.
 
     >>> float(gdt.nanmedian(gdt.asarray([1.0, float("nan"), 3.0])))
     2.0

@@ -14,8 +14,9 @@ from gdt.array.placing import distribute
 from gdt.engine.loops import loop
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, IndexRangeError, error
-from gdt.observe import is_recorded, observing_only, ran
+from gdt.observe import is_recorded, ran
 from gdt.ops.axes import checked_axis
+from gdt.ops.blocks.host_values import valid_parts
 from gdt.ops.creation import zeros
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
@@ -94,7 +95,7 @@ def _in_range(
     of = indices.type
 
     def check(blocks: Sequence[Block]) -> list[Sequence[Block]]:
-        for part in _valid_parts(of, blocks):
+        for part in valid_parts(of, blocks):
             _check_range(array_type, part, axis, negative)
         return [[block.view() for block in blocks]]
 
@@ -105,14 +106,6 @@ def _in_range(
     array = indices._alias()  # no array that processes would count: not all of them record
     array.blocks = tuple(checked)
     return array
-
-
-def _valid_parts(array_type: ArrayType, blocks: Sequence[Block]) -> Sequence[Block]:
-    """Arrays of all elements but the padding."""
-    if not array_type.uneven:
-        return blocks
-    with observing_only():  # nothing of them is taken to the host
-        return [shard.data for shard in DistributedArray(array_type, tuple(blocks)).shards]
 
 
 def _check_range(array_type: ArrayType, indices: Any, axis: int, negative: bool) -> None:

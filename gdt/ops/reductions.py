@@ -14,6 +14,7 @@ from gdt.engine.op import op
 from gdt.engine.specialization import are_arrays
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.axes import Axis, distinct_axes, negative_axes, reduction_text
+from gdt.ops.blocks.host_values import warn
 from gdt.ops.blocks.reduction_kernels import mean_kernel, sum_kernel
 from gdt.ops.blocks.sums import product_with_ones
 from gdt.sharding.array_type import ArrayType
@@ -154,9 +155,10 @@ def _prepare_mean(array_type: ArrayType, **static: Any) -> dict[str, Any]:
 
 
 def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any]) -> Block:
-    # An array, so that an empty mean is NaN with NumPy's warning, and no ZeroDivisionError.
+    if not count and xp is np:
+        warn("Mean of empty slice")
     # A count that small integers do not hold is no element of theirs.
-    mean = total / (np.float64 if total.dtype.kind in "biu" else total.dtype.type)(count)
+    mean = total / (np.float64 if total.dtype.kind in "biu" else total.dtype.type)(count or np.nan)
     return mean if mean.dtype == dtype else mean.astype(dtype)
 
 

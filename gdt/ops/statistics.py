@@ -25,8 +25,10 @@ from gdt.errors import DtypeError, error
 from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.channel_kernels import moments_kernel
 from gdt.ops.blocks.channel_loops import moments_loop
+from gdt.ops.blocks.host_values import warn, warn_where
 from gdt.ops.blocks.sums import add_reduce, valid_elements
-from gdt.ops.comparison import maximum, only_where
+from gdt.ops.comparison import equal, isnan, maximum, only_where
+from gdt.ops.comparison import where as where_
 from gdt.ops.elementwise import (
     astype,
     checked_dtype,
@@ -154,11 +156,18 @@ def moments(
         x = x.astype(np.float32 if dtype == np.float16 else dtype)
     factors, count = _reduced(axes, len(shards.size), x.shape, x.dtype)
     if factors & shards.uneven:
-        return _padded_moments(xp, x, axes, keepdims, shards)
+        valid, number = valid_elements(xp, x, axes, shards)  # type: ignore[arg-type]
+        return _moments_of_some(xp, x, axes, keepdims, xp.logical_not(valid), number)
     mean = add_reduce(xp, x, axes, True)
     mean /= count
+    return _moments_around(xp, x, mean, count, axes, keepdims, bool(factors & shards.split))
+
+
+def _moments_around(
+    xp: Any, x: Block, mean: Block, count: Any, axes: Any, keepdims: bool, is_merged: bool
+) -> tuple[Block, ...]:
+    """The statistics of `count` elements of a mean, which has the reduced axes kept."""
     centred = x - mean
-    is_merged = bool(factors & shards.split)
     # Nobody reads the deviations after this, unless there are parts to merge.
     is_needed = is_merged or centred.dtype.kind == "c"
     square = _squared(centred) if is_needed else xp.multiply(centred, centred, out=centred)
@@ -182,33 +191,44 @@ def _reduced(
     return frozenset(f"d{a + rank}" for a in axes), np.empty(0, dtype).real.dtype.type(count)
 
 
-def _padded_moments(
-    xp: Any, x: Block, axes: Any, keepdims: bool, shards: Shards
+def _moments_of_some(
+    xp: Any, x: Block, axes: Any, keepdims: bool, left_out: Any, number: Block
 ) -> tuple[Block, ...]:
-    mask, number = valid_elements(xp, x, axes, shards)
+    """The statistics of the elements where a mask is false, of which there are `number`."""
     elements = number.astype(x.real.dtype)
     count = xp.maximum(elements, 1)
-    mean = xp.where(mask, x, 0).sum(axis=axes, keepdims=True) / count
-    centred = xp.where(mask, x - mean, 0)
+    centred = x.copy(order="K")
+    xp.copyto(centred, 0, where=left_out)
+    mean = centred.sum(axis=axes, keepdims=True) / count
+    centred -= mean
+    xp.copyto(centred, 0, where=left_out)
     rest = centred.sum(axis=axes, keepdims=True) / count
-    variance = _squared(centred).sum(axis=axes, keepdims=True) / count
+    is_complex = centred.dtype.kind == "c"
+    square = _squared(centred) if is_complex else xp.multiply(centred, centred, out=centred)
+    variance = square.sum(axis=axes, keepdims=True) / count
     statistics = (mean, variance, rest, elements)
     return statistics if keepdims else tuple(xp.squeeze(s, axis=axes) for s in statistics)
 
 
 def moments_gradient(
-    x: DistributedArray, mean: DistributedArray, g_mean: Any, g_variance: Any, axes: Axis
+    x: DistributedArray,
+    mean: DistributedArray,
+    g_mean: Any,
+    g_variance: Any,
+    axes: Axis,
+    count: DistributedArray | None = None,
 ) -> DistributedArray:
     """The cotangent of `x` from `g_mean` and `g_variance`, the cotangents of its mean and variance;
-    one of the two may be None."""
-    n, parts = reduced_count(x, axes), []
+    one of the two may be None. count: of the elements of which they are, if not of all."""
+    n: Any = reduced_count(x, axes) if count is None else count
+    parts = []
     if g_mean is not None:
         parts.append(restore_axes(divided_by_count(g_mean, n), x, axes, False))
     if g_variance is not None:
         centred = x - kept_dims(mean, x, axes)
         if x.dtype.kind == "c":
             centred = conj(centred)
-        parts.append(centred * (kept_dims(g_variance, x, axes) * (2 / n)))
+        parts.append(centred * kept_dims(g_variance * (2 / n), x, axes))
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
@@ -219,6 +239,70 @@ def _moments_vjp(g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False
 moments.vjp(joint=_moments_vjp)
 moments.kernel(moments_kernel)
 moments.specialize(moments_loop)
+
+
+# ---------------------------------------------------------------- without NaN
+
+
+def _moments_of_numbers_rule(array_type: ArrayType, **static: Any) -> str:
+    text = _moments_rule(array_type, **static)
+    return f"{text}, {text.rsplit(',', 1)[1]}"
+
+
+def _as_counted_result(
+    xp: Any, mean: Block, variance: Block, rest: Block, elements: Block, *, dtype: np.dtype[Any]
+) -> tuple[Block, Block, Block]:
+    return (*_as_result(xp, mean, variance, rest, elements, dtype=dtype), elements)
+
+
+@op(
+    _moments_of_numbers_rule,
+    outputs=3,
+    merge=_merge,
+    finish=_as_counted_result,
+    fill={"x": np.nan},
+    prepare=_prepare_moments,
+    rounded="x x -",
+)
+def moments_of_numbers(
+    xp: Any,
+    x: Block,
+    /,
+    axes: Axis,
+    keepdims: bool = False,
+    *,
+    shards: Shards = FROM_ENGINE,
+    dtype: Any = FROM_ENGINE,
+) -> tuple[Block, ...]:
+    """Mean and variance over `axes` of the floating-point numbers that are no NaN, as `gdt.moments`
+    gives them, and how many they are."""
+    if dtype == np.float16:
+        x = x.astype(np.float32)
+    factors, count = _reduced(axes, len(shards.size), x.shape, x.dtype)
+    mean = add_reduce(xp, x, axes, True)
+    if xp is not np or not np.isfinite(mean).all() or not count:
+        are_nan = xp.isnan(x)
+        number = (~are_nan).sum(axis=axes, keepdims=True)
+        return _moments_of_some(xp, x, axes, keepdims, are_nan, number)
+    mean /= count
+    statistics = _moments_around(xp, x, mean, count, axes, keepdims, bool(factors & shards.split))
+    mean, variance = statistics[:2]
+    rest = statistics[2] if len(statistics) == 3 else np.zeros_like(mean)
+    return mean, variance, rest, np.full(variance.shape, count)
+
+
+def _moments_of_numbers_vjp(
+    g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False
+) -> tuple[Any]:
+    count = maximum(out[2], 1)
+    gradient = moments_gradient(x, out[0], g[0], g[1], axes, count)
+    return (astype(where_(isnan(x), 0, gradient), x.dtype),)
+
+
+moments_of_numbers.vjp(joint=_moments_of_numbers_vjp)
+
+
+NO_FREEDOM = "Degrees of freedom <= 0 for slice"
 
 
 def _variance(
@@ -245,11 +329,14 @@ def _variance(
         return astype(variance, dtype)
     if where is not True or mean is not None:
         return _of_some(x, axis, ddof, keepdims, where, mean)
-    variance = moments(x, axes=axis, keepdims=keepdims)[1]
-    if not ddof:
-        return variance
+    if not ddof and x.size:
+        return moments(x, axes=axis, keepdims=keepdims)[1]
     n = reduced_count(x, axis)
-    return variance * (n / (n - ddof) if n > ddof else float("inf"))
+    if n > ddof:
+        return moments(x, axes=axis, keepdims=keepdims)[1] * (n / (n - ddof))
+    warn(NO_FREEDOM)
+    with np.errstate(invalid="ignore"):
+        return moments(x, axes=axis, keepdims=keepdims)[1] * float("inf")
 
 
 @public
@@ -297,7 +384,10 @@ def _of_some(
     deviation = subtract(x, mean)
     square = multiply(deviation, conj(deviation)) if x.dtype.kind == "c" else deviation * deviation
     total = sum_(real(square), axis=axis, keepdims=keepdims, where=where)
-    return astype(divide(total, maximum(count - ddof, 0)), dtype)
+    freedom = maximum(count - ddof, 0)
+    warn_where(equal(freedom, 0), NO_FREEDOM)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return astype(divide(total, freedom), dtype)
 
 
 @public

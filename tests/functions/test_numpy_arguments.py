@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -411,6 +413,51 @@ def test_results_are_joined_into_an_array() -> None:
     with pytest.raises(TypeError, match="float64 is not cast to float32 under the rule 'safe'"):
         x.astype("float32", casting="safe")
     assert x.astype("int8", "C", "unsafe").dtype == np.int8
+
+
+WARNED: list[tuple[str, Callable[[Any, Any], Any]]] = [
+    ("All-NaN slice encountered", lambda xp, x: xp.nanmax(x, axis=0)),
+    ("All-NaN slice encountered", lambda xp, x: xp.nanmin(x)),
+    ("All-NaN slice encountered", lambda xp, x: xp.nanmedian(x, axis=1)),
+    ("All-NaN slice encountered", lambda xp, x: xp.nanquantile(x, 0.5)),
+    ("All-NaN slice encountered", lambda xp, x: xp.nanpercentile(x, 50, axis=0)),
+    ("Mean of empty slice", lambda xp, x: xp.nanmean(x, axis=0)),
+    ("Mean of empty slice", lambda xp, x: xp.mean(x, where=x > 0)),
+    ("Mean of empty slice", lambda xp, x: xp.mean(x[:0, :0])),
+    ("Degrees of freedom <= 0 for slice", lambda xp, x: xp.nanvar(x, axis=1)),
+    ("Degrees of freedom <= 0 for slice", lambda xp, x: xp.nanstd(xp.ones_like(x), ddof=6)),
+    ("Degrees of freedom <= 0 for slice", lambda xp, x: xp.var(xp.ones_like(x), ddof=6)),
+    ("Degrees of freedom <= 0 for slice", lambda xp, x: xp.std(x[:0], axis=0)),
+    ("Degrees of freedom <= 0 for slice", lambda xp, x: xp.var(x, mean=1.0, ddof=7)),
+    ("Degrees of freedom <= 0 for slice", lambda xp, x: xp.cov(xp.ones_like(x), ddof=4)),
+    ("Degrees of freedom <= 0 for slice",
+     lambda xp, x: xp.cov(xp.ones_like(x), fweights=[1, 1, 1], ddof=4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+@pytest.mark.parametrize("warned", WARNED, ids=lambda w: w[0].split()[0])
+def test_a_warning_of_numpy_is_given_once_of_the_line_of_the_user(
+    warned: tuple[str, Any], mesh: Any
+) -> None:
+    message, call = warned
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = call(gdt, placed(EMPTY, mesh))
+    with pytest.warns(RuntimeWarning, match=message), np.errstate(all="ignore"):
+        want = call(np, EMPTY)
+    if "x[:0, :0]" not in inspect.getsource(call):  # of which each block warns
+        assert [(str(w.message), w.filename) for w in caught] == [(message, __file__)]
+    assert {(str(w.message), w.filename) for w in caught} == {(message, __file__)}
+    np.testing.assert_array_equal(got.numpy(), want)
+
+
+def test_a_recorded_step_leaves_out_nan() -> None:
+    step = gdt.function(lambda x: (gdt.nanmax(x, axis=0), gdt.nanmean(x, axis=0), gdt.nanstd(x)))
+    for n in range(4):
+        x = np.where(n / 2 < X, np.nan, X)
+        for got, f in zip(step(placed(x, APART)), (np.nanmax, np.nanmean, np.nanstd), strict=True):
+            np.testing.assert_allclose(got.numpy(), f(x, axis=0) if got.ndim else f(x), rtol=1e-12)
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -30,7 +30,13 @@ EPSILON = 2.0**-7
 BY_RESOLUTION = {
     "nextafter", "spacing", "view", "viewed", "viewed_in_parts", "viewed_together",
 }  # of the dtype itself, or by its bits  # fmt: skip
-IN_FLOAT32 = {"softmax_statistics", "cross_entropy_of_split", "fused_cross_entropy", "astype"}
+IN_FLOAT32 = {
+    "softmax_statistics",
+    "cross_entropy_of_split",
+    "fused_cross_entropy",
+    "astype",
+    "moments_of_numbers",
+}
 
 
 def rounded(sample: Sample, dtype: Any) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,35 @@ def numpy(name: str) -> Callable[..., Any]:
 def no_variance(x: np.ndarray, axis: int | None) -> np.ndarray:
     """NaN, without NumPy's warning of a mean of nothing."""
     return np.full(x.sum(axis).shape, np.nan)
+
+
+GAPS = NAN.copy()
+GAPS[:, 2] = np.nan
+
+
+def moments_of_numbers(x: np.ndarray, axes: Any, keepdims: bool = False) -> Any:
+    """NumPy's mean and variance of what is no NaN, and how many that is."""
+    wide = x.astype(complex if x.dtype.kind == "c" else float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mean, variance = (f(wide, axes, keepdims=keepdims) for f in (np.nanmean, np.nanvar))
+    count = (~np.isnan(x)).sum(axes, keepdims=keepdims)
+    real = x.real.dtype
+    return mean.astype(x.dtype), variance.astype(real), count.astype(max(real, np.dtype("f4")))
+
+
+def numbers(ufunc: str, flag: Callable[[np.ndarray], np.ndarray], worst: float) -> list[Sample]:
+    """The extreme of what is no NaN or else the worst number, and a flag of which it is."""
+
+    def expected(x: np.ndarray, axis: Any, keepdims: bool = False) -> Any:
+        extreme = getattr(np, ufunc).reduce(x, axis=axis, keepdims=keepdims)
+        return np.where(np.isnan(extreme), x.dtype.type(worst), extreme), flag(extreme)
+
+    return [
+        Sample((x,), static, expected, grad=bool(np.isfinite(x).all()), exact=True)
+        for x in (MATRIX, GAPS, INFINITE, TIES, HALF)
+        for static in ({"axis": 0}, {"axis": None}, {"axis": -1, "keepdims": True})
+    ]
 
 
 def reduced(
@@ -163,6 +193,24 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((CUBE,), {"axes": (0, 2)}, moments),
         Sample((COMPLEX,), {"axes": 0}, moments, grad=False),
         Sample((MATRIX[:1],), {"axes": 0}, moments),
+    ],
+    "moments_of_numbers": [
+        Sample((x,), static, moments_of_numbers, grad=x is MATRIX or x is CUBE)
+        for x in (MATRIX, GAPS, GAPS.astype(np.float32), HALF, COMPLEX, CUBE)
+        for static in ({"axes": 0}, {"axes": None}, {"axes": -1, "keepdims": True})
+    ],
+    "largest_number": numbers("fmax", lambda extreme: ~np.isnan(extreme), -np.inf),
+    "smallest_number": numbers("fmin", np.isnan, np.inf),
+    "at_numbers": [
+        Sample(
+            (x, y),
+            {"otherwise": otherwise},
+            lambda x, y, otherwise: np.where(np.isnan(x), otherwise, y),
+            exact=True,
+            grad=x is MATRIX,
+        )
+        for x, y in ((NAN, NAN), (NAN, MATRIX), (MATRIX, MATRIX * 2), (MATRIX, MATRIX[0]))
+        for otherwise in (2.0, -np.inf)
     ],
     "var": [
         *reduced("var", SMALL, BOOL, HALF, SINGLE, COMPLEX, NAN),

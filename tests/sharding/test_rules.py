@@ -252,6 +252,13 @@ def is_right(
 CARRIER = "what the carrier holds does not matter, only how it is split"
 IDENTITY = {"sum -> sum": "only where no axis is reduced"}
 MISSED = {
+    "largest_number": {"0 -> max, None": "only where every shard has a number"},
+    "smallest_number": {"0 -> min, None": "only where every shard has a number"},
+    "at_numbers": {
+        "sum, None -> None": "only where all parts are NaN",
+        "None, sum -> sum": "only where nothing is NaN",
+        "sum, sum -> sum": "only where nothing is NaN",
+    },
     "add_at": {
         "None, None, sum -> None": CARRIER,
         "0, None, sum -> 0": CARRIER,
