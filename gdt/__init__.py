@@ -8,11 +8,12 @@ from gdt.array import array as array_module
 from gdt.array import fetching
 from gdt.array.array import *
 from gdt.array.fetching import *
-from gdt.autodiff import batching, derivatives, tape
+from gdt.autodiff import batching, derivatives, functional, tape
 from gdt.autodiff import checkpointed as checkpointed_module
 from gdt.autodiff.batching import *
 from gdt.autodiff.checkpointed import *
 from gdt.autodiff.derivatives import *
+from gdt.autodiff.functional import *
 from gdt.autodiff.tape import *
 from gdt.backend import free_memory, set_cache_limit
 from gdt.engine import custom_vjp as custom_vjp_module
@@ -123,6 +124,7 @@ __all__ += derivatives.__all__
 __all__ += fetching.__all__
 __all__ += fitting.__all__
 __all__ += function_module.__all__
+__all__ += functional.__all__
 __all__.extend(functions.PUBLIC)
 __all__ += layout.__all__
 __all__ += mesh.__all__

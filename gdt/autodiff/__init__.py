@@ -1,13 +1,17 @@
 """Gradients: the tape, the transforms `grad`, `vjp` and `value_and_grad`, and the backward pass.
 
+**Files.** `functional` has the transforms, which are functions of the `tape`. `backward` chooses
+between a recorded backward pass and one that runs op by op, which is `reverse_mode`.
+
 **Other derivatives** (`derivatives`) are made of backward passes: `jvp` of one and of one through
 it, `jacobian` and `hessian` of one for each element of a value. `vmap` (`batching`) is a loop.
 
 **The tape** is an observer: a list of the calls that it was told of, in order. The backward pass
-(`backward`) goes through the calls that lead from the sources to the targets, last first, and calls
-one gradient function per operand, only for operands that lead to a source. Gradient functions are
-written with public ops, so gradients of gradients, the layouts of gradients and their communication
-follow from the rules. A function of ops with a gradient of its own is one entry on the tape.
+(`reverse_mode`) goes through the calls that lead from the sources to the targets, last first, and
+calls one gradient function per operand, only for operands that lead to a source. Gradient functions
+are written with public ops, so gradients of gradients, the layouts of gradients and their
+communication follow from the rules. A function of ops with a gradient of its own is one entry on
+the tape.
 
 **Layouts.** Cotangents lie as their values do (`alignment`), those of several uses are added while
 they are partial, and a gradient ends in the layout of its source. The partial sums of all gradients

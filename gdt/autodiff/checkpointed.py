@@ -13,7 +13,7 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.autodiff.backward import cotangents_of
+from gdt.autodiff.reverse_mode import cotangents_of
 from gdt.autodiff.tape import GradientTape
 from gdt.comm.agreement import crc32_of
 from gdt.errors import GradientError, error, line_of_user

@@ -8,15 +8,8 @@ from typing import Any
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.autodiff.tape import (
-    GradientTape,
-    Tree,
-    _argument,
-    _renamed,
-    check_all_differentiable,
-    flatten,
-    vjp,
-)
+from gdt.autodiff.functional import argument_at, renamed, vjp
+from gdt.autodiff.tape import GradientTape, Tree, check_all_differentiable, flatten
 from gdt.errors import GradientError, error
 from gdt.ops.comparison import equal
 from gdt.ops.creation import ones_like, zeros
@@ -112,11 +105,11 @@ def _jacobian(op: str, f: Callable[..., Any], argnums: int | tuple[int, ...]) ->
     """Return the function that `jacobian` returns, of whose errors `op` is the name."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Tree:
-        _argument(op, args, argnums)
+        argument_at(op, args, argnums)
         arguments = [*args]
         for n in argnums if isinstance(argnums, tuple) else (argnums,):
-            arguments[n] = _renamed(arguments[n])
-        sources, rebuild = flatten(_argument(op, arguments, argnums))
+            arguments[n] = renamed(arguments[n])
+        sources, rebuild = flatten(argument_at(op, arguments, argnums))
         check_all_differentiable(sources, op, "source")
         with GradientTape(persistent=True) as tape:
             value = f(*arguments, **kwargs)

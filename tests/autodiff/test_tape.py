@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.autodiff.backward import GradientWarning
+from gdt.autodiff.reverse_mode import GradientWarning
 from gdt.engine.op import Op
 from gdt.errors import GdtError, GradientError
 
