@@ -114,7 +114,10 @@ def _differentiated(
         arguments = [*args]
         for n in argnums if isinstance(argnums, tuple) else (argnums,):
             arguments[n] = renamed(arguments[n])
-        sources = argument_at(op, arguments, argnums)
+        if isinstance(argnums, tuple):
+            sources: Any = tuple([arguments[n] for n in argnums])
+        else:
+            sources = arguments[argnums]
         with GradientTape() as tape:
             value = f(*arguments, **kwargs)
         aux: Any = ()

@@ -15,7 +15,7 @@ active they run op by op. And whole steps (`gdt.function`), as follows.
 **Recorded steps.** A step's arrays come from its arguments and its state: the trees that `state=`
 names, or all that the step refers to (`gdt.state.variables`). They are read from their places
 (`gdt.state.Place`: `owner[key]`) anew in every call, and what the step puts in a place is put there
-by a replay. All else in arguments (`signature`) and state (`step_state`) is part of the signature.
+by a replay. All else in arguments and state (`step_state`) is part of the signature of a call.
 The first call with a signature runs as written, which makes plans and an optimizer's state; the
 second is recorded. A `Recording` is one compiled function (`replay`): guards, each the comparison
 of a value of the state with what it was, as `attributes["rate"] is rate`; the program; and a line
