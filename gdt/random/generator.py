@@ -30,7 +30,7 @@ Key = Any  # a uint64 array of rank 0, a seed, or a generator, which gives anoth
 
 def _key_of_seed(seed: object) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise error(DtypeError, f"{seed!r} is not an integer")
+        raise error(DtypeError, "seed", f"{seed!r} is not an integer")
     return int(random_bits.key_from_seed(np, int(seed)))
 
 
