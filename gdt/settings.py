@@ -1,22 +1,39 @@
-"""Settings for a `with` block: the policy of implicit fetches, the kernels of matrix products, and
-the number of threads.
+"""Settings: the policy of implicit fetches, the kernels of matrix products, and the number of
+threads.
 
-Each setting is a context variable, so a thread or an asynchronous task has its own.
+Each setting is a context variable, so a thread or an asynchronous task has its own. It holds until
+the end of a `with` block; as a statement, without `with`, from there on, as `jax.set_mesh` does.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from typing import Any, Generic, TypeVar
 
 from gdt.arguments import checked
 from gdt.errors import ArgumentError, MoveError, error, frame_of_user
 
 __all__ = ["host_threads", "implicit_fetch", "matmul_backend", "matmul_precision"]
+
+
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """A context variable that has a value from now on; the end of a `with` block brings back the
+    former one."""
+
+    def __init__(self, variable: ContextVar[Any], value: T) -> None:
+        self._variable, self._value, self._before = variable, value, variable.set(value)
+
+    def __enter__(self) -> T:
+        return self._value
+
+    def __exit__(self, *_: object) -> None:
+        self._variable.reset(self._before)
 
 
 POLICIES = ("allow", "warn", "raise")
@@ -27,13 +44,13 @@ class ImplicitFetchWarning(UserWarning):
     """The warning that NumPy fetched a distributed array under `gdt.implicit_fetch("warn")`."""
 
 
-@contextmanager
 @checked
-def implicit_fetch(policy: str) -> Iterator[None]:
-    """Choose for this block what `np.asarray(x)` and NumPy functions do with a distributed array.
+def implicit_fetch(policy: str) -> Setting[str]:
+    """Choose until the end of a `with` block, or from here on, what `np.asarray(x)` and NumPy
+    functions do with a distributed array.
 
     policy: `"allow"` fetches it, `"warn"` does so with an ImplicitFetchWarning, `"raise"` raises
-    MoveError. Outside of any such block `np.asarray(x)` fetches, and a NumPy function that gdt
+    MoveError. Where nothing is chosen `np.asarray(x)` fetches, and a NumPy function that gdt
     lacks raises DtypeError.
 
     Raises ArgumentError for another policy.
@@ -50,11 +67,7 @@ def implicit_fetch(policy: str) -> Iterator[None]:
             f"unknown policy {policy!r}",
             remedy=f"Use one of {', '.join(POLICIES)}.",
         )
-    token = _policy.set(policy)
-    try:
-        yield
-    finally:
-        _policy.reset(token)
+    return Setting(_policy, policy)
 
 
 def allows_fetches() -> bool:
@@ -85,25 +98,18 @@ MATMUL_PRECISIONS = ("float32", "tensorfloat32")
 MATMUL_PRECISION: ContextVar[str] = ContextVar("gdt.matmul_precision", default="float32")
 
 
-@contextmanager
-def _chosen(
-    op: str, choice: ContextVar[str], name: object, names: tuple[str, ...]
-) -> Iterator[None]:
+def _chosen(choice: ContextVar[str], name: object, names: tuple[str, ...]) -> Setting[str]:
     """Set the context variable `choice` to `name`, or raise ArgumentError if `names` lacks it."""
     if not isinstance(name, str) or name not in names:
         remedy = f"Use one of {', '.join(names)}."
-        raise error(ArgumentError, op, f"unknown name {name!r}", remedy=remedy)
-    token = choice.set(name)
-    try:
-        yield
-    finally:
-        choice.reset(token)
+        raise error(ArgumentError, f"unknown name {name!r}", remedy=remedy)
+    return Setting(choice, name)
 
 
-@contextmanager
 @checked
-def matmul_backend(name: str) -> Iterator[None]:
-    """Choose for this block what multiplies matrices on GPUs; on the host NumPy's BLAS does.
+def matmul_backend(name: str) -> Setting[str]:
+    """Choose until the end of a `with` block, or from here on, what multiplies matrices on GPUs; on
+    the host NumPy's BLAS does.
 
     name: `"handwritten"` (the default) is gdt's own kernel, which CUDA graphs can capture;
     `"cublas"` is NVIDIA's library; `"autotune"` times both in the first call with operands of new
@@ -117,14 +123,13 @@ def matmul_backend(name: str) -> Iterator[None]:
     >>> with gdt.matmul_backend("cublas"):
     ...     product = gdt.ones((2, 3)) @ gdt.ones((3, 2))
     """
-    with _chosen("matmul_backend", MATMUL_BACKEND, name, MATMUL_BACKENDS):
-        yield
+    return _chosen(MATMUL_BACKEND, name, MATMUL_BACKENDS)
 
 
-@contextmanager
 @checked
-def matmul_precision(name: str) -> Iterator[None]:
-    """Choose for this block how gdt's kernel multiplies float32 matrices on GPUs.
+def matmul_precision(name: str) -> Setting[str]:
+    """Choose until the end of a `with` block, or from here on, how gdt's kernel multiplies float32
+    matrices on GPUs.
 
     name: `"float32"` (the default), or `"tensorfloat32"`, on tensor cores of compute capability 8.0
     and later, where every operand is rounded to 11 significant bits before it is multiplied, and
@@ -138,8 +143,7 @@ def matmul_precision(name: str) -> Iterator[None]:
     >>> with gdt.matmul_precision("tensorfloat32"):
     ...     product = gdt.ones((2, 3)) @ gdt.ones((3, 2))
     """
-    with _chosen("matmul_precision", MATMUL_PRECISION, name, MATMUL_PRECISIONS):
-        yield
+    return _chosen(MATMUL_PRECISION, name, MATMUL_PRECISIONS)
 
 
 def matmul_choices() -> list[str]:
@@ -153,10 +157,10 @@ def matmul_choices() -> list[str]:
 _host_threads: ContextVar[int | None] = ContextVar("gdt.host_threads", default=None)
 
 
-@contextmanager
 @partial(checked, eager=True)
-def host_threads(count: int) -> Iterator[None]:
-    """Choose for this block how many threads of the host compute one op on a large block.
+def host_threads(count: int) -> Setting[int]:
+    """Choose until the end of a `with` block, or from here on, how many threads of the host compute
+    one op on a large block.
 
     count: the number of threads, at least 1. Without this setting there are as many as this process
     has cores. Element-wise functions of at least a million elements, and functions of whole
@@ -171,11 +175,7 @@ def host_threads(count: int) -> Iterator[None]:
     if count < 1:
         problem = f"count is {count}"
         raise error(ArgumentError, problem, remedy="Pass 1 or more.")
-    token = _host_threads.set(count)
-    try:
-        yield
-    finally:
-        _host_threads.reset(token)
+    return Setting(_host_threads, count)
 
 
 def host_thread_count() -> int:

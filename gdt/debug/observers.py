@@ -15,7 +15,8 @@ from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.engine.op import OPS
 from gdt.errors import ArgumentError, MoveError, NanError, error, frame_of_user
-from gdt.observe import Collective, Observer, observing
+from gdt.observe import OBSERVERS, Collective, Observer, observing
+from gdt.settings import Setting
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import UNSHARDED, Layout
@@ -162,10 +163,10 @@ class _MoveGuard(Observer):
             )
 
 
-@contextmanager
 @checked
-def no_moves() -> Iterator[None]:
-    """Raise MoveError in this `with` block where an op would move an operand between devices.
+def no_moves() -> Setting[tuple[Observer, ...]]:
+    """Raise MoveError, until the end of a `with` block or from here on, where an op would move an
+    operand between devices.
 
     The resolution of a partial reduction is a move as well. Allowed are explicit moves (`relayout`,
     `resolve`, a fetch by `x.numpy()` or `float(x)`), also those inside of functions (`sort` along a
@@ -183,8 +184,7 @@ def no_moves() -> Iterator[None]:
     Traceback (most recent call last):
     gdt.errors.MoveError: add: operand y would be moved, which sends 64 bytes...
     """
-    with observing(_MoveGuard()):
-        yield
+    return Setting(OBSERVERS, (*OBSERVERS.get(), _MoveGuard()))
 
 
 # ---------------------------------------------------------------- NaN
@@ -241,10 +241,10 @@ def _not_finite(x: Any) -> str:
     return ""
 
 
-@contextmanager
 @checked
-def check_nans() -> Iterator[None]:
-    """Raise NanError in this `with` block after the first op whose result has a NaN or an infinity.
+def check_nans() -> Setting[tuple[Observer, ...]]:
+    """Raise NanError, until the end of a `with` block or from here on, after the first op whose
+    result has a NaN or an infinity.
 
     The error names the op, the types of its operands, and the operands that had some before.
     Padding is ignored. Ops inside composites and in gradients are checked too.
@@ -255,8 +255,7 @@ def check_nans() -> Iterator[None]:
     Traceback (most recent call last):
     gdt.errors.NanError: log: the result has 0 NaN and 1 infinite of 2 elements, first at [1]...
     """
-    with observing(_NanCheck()):
-        yield
+    return Setting(OBSERVERS, (*OBSERVERS.get(), _NanCheck()))
 
 
 # ---------------------------------------------------------------- synchronization
@@ -287,10 +286,9 @@ class _SynchronizationCheck(Observer):
 
 
 @checked
-@contextmanager
-def sync_debug_mode(mode: str) -> Iterator[None]:
-    """Report in this `with` block when the host waits for devices: in fetching or printing values,
-    `float(x)`, `gdt.synchronize`.
+def sync_debug_mode(mode: str) -> Setting[tuple[Observer, ...]]:
+    """Report, until the end of a `with` block or from here on, when the host waits for devices: in
+    fetching or printing values, `float(x)`, `gdt.synchronize`.
 
     mode: `"warn"` gives a SynchronizationWarning that names the line, `"error"` raises MoveError.
     On a mesh of the CPU, where waiting costs nothing, the same is reported. Follows
@@ -303,5 +301,4 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
     """
     if not isinstance(mode, str) or mode not in ("warn", "error"):
         raise error(ArgumentError, f"mode is {mode!r}", remedy="Use 'warn' or 'error'.")
-    with observing(_SynchronizationCheck(mode == "error")):
-        yield
+    return Setting(OBSERVERS, (*OBSERVERS.get(), _SynchronizationCheck(mode == "error")))

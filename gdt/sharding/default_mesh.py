@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from gdt.arguments import checked
+from gdt.settings import Setting
 from gdt.sharding import devices as device_kinds
 from gdt.sharding.mesh import Mesh, checked_mesh, create_mesh
 
@@ -65,10 +64,10 @@ def set_default_mesh(mesh: Mesh | None) -> None:
     _mesh_of_program[:] = [] if mesh is None else [checked_mesh(mesh, "set_default_mesh")]
 
 
-@contextmanager
 @checked
-def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """Replicate on `mesh` the arrays that this `with` block creates without a layout.
+def default_mesh(mesh: Mesh) -> Setting[Mesh]:
+    """Replicate on `mesh` the arrays that are created without a layout until the end of a `with`
+    block; as a statement, without `with`, from here on, in this thread.
 
     Raises MeshError for an argument that is no Mesh.
 
@@ -76,8 +75,4 @@ def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
     ...     gdt.ones((4, 4)).layout.mesh
     Mesh(batch=8)
     """
-    token = _default_mesh.set(checked_mesh(mesh, "default_mesh"))
-    try:
-        yield mesh
-    finally:
-        _default_mesh.reset(token)
+    return Setting(_default_mesh, checked_mesh(mesh, "default_mesh"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import pickle
 import re
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 
 import gdt
 from gdt.errors import MeshError
+from gdt.settings import host_thread_count
 
 MESH = gdt.create_mesh([("x", 4), ("y", 2)])
+OTHER = gdt.create_mesh([("z", 3)])
 
 
 def test_facts_that_tf_dtensor_has() -> None:
@@ -71,6 +74,26 @@ def test_text_and_pickle_give_the_same_object(blocks: int) -> None:
     assert gdt.Mesh.from_string(mesh.to_string()) is mesh
     assert pickle.loads(pickle.dumps(mesh)) is mesh
     assert repr(mesh) == "Mesh(x=2, y=2)"
+
+
+def test_a_setting_without_a_block_holds_from_there_on() -> None:
+    def program() -> list[Any]:
+        gdt.default_mesh(OTHER)
+        with gdt.default_mesh(MESH):
+            gdt.host_threads(3)
+            inside = gdt.get_default_mesh(), host_thread_count()
+        gdt.implicit_fetch("raise")
+        gdt.check_nans()
+        with pytest.raises(gdt.errors.MoveError):
+            np.asarray(gdt.ones(3))
+        with pytest.raises(gdt.errors.NanError), np.errstate(all="ignore"):
+            gdt.log(gdt.zeros(3))
+        return [*inside, gdt.ones(3).layout.mesh]
+
+    assert contextvars.copy_context().run(program) == [MESH, 3, OTHER]
+    for wrong in (lambda: gdt.default_mesh(None), lambda: gdt.matmul_backend("fast")):
+        with pytest.raises(gdt.errors.GdtError):
+            wrong()
 
 
 def test_default_mesh_holds_for_a_block() -> None:
