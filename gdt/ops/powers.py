@@ -52,7 +52,7 @@ def power(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block
 def _negative(exponent: int) -> ArgumentError:
     problem = f"integers to the power of {exponent} are no integers"
     remedy = "Convert x with x.astype(float), or write a float as power."
-    return error(ArgumentError, problem, remedy=remedy)
+    return error(ArgumentError, "power", problem, remedy=remedy)
 
 
 def _power(xp: Any, x: Block, y: Block, /, *, shards: Shards = FROM_ENGINE) -> Block:
