@@ -1,11 +1,15 @@
-"""Sorts of long axes on the host by their digits, from the lowest up: stable, and 2 to 9 times as
-fast as NumPy's comparisons on millions of numbers (sort of float64; argsort of float32).
+"""Stable sorts on the host.
 
-Each pass moves the elements to where their digit says, in the order in which they are: it counts
-the digits, and then writes every element behind those of smaller digits. Several threads take a
-part of the elements each. Passes in which all elements have the same digit are left out, so small
-integers take few. For each pass of 16 million elements 2048 places are written to, which a
-processor's caches and its table of pages hold.
+NumPy sorts numbers of 4 and 8 bytes by vector instructions, three to ten times as fast as by its
+stable sort. Only elements that are equal and yet unlike show the difference: zeros of both signs
+and NaNs, which are put back in their order.
+
+The indices that sort a long axis are found by its digits, from the lowest up, which takes a half to
+a tenth of the time of NumPy's stable sort. Each pass moves the elements to where their digit says,
+in the order in which they are: it counts the digits, and then writes every element behind those of
+smaller digits. Several threads take a part of the elements each. Passes in which all elements have
+the same digit are left out, so small integers take few. For each pass of 16 million elements 2048
+places are written to, which a processor's caches and its table of pages hold.
 
 CuPy sorts on GPUs, NumPy what is short, of other dtypes, or all without numba.
 
@@ -14,7 +18,6 @@ Source: D. E. Knuth, "The Art of Computer Programming", volume 3, 5.2.5, algorit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,29 +41,35 @@ FEW = 64
 def sort(xp: Any, x: Block, axis: int = -1) -> Block:
     """Return `xp.sort(x, axis)`, where on the host elements that are equal, such as zeros of both
     signs, stay in their order."""
-    if not _has_loops(xp, x, axis):
-        if xp is np and _has_unlike_equals(x):
-            return xp.sort(x, axis=axis, kind="stable")
+    if xp is not np or x.dtype.kind not in "fc":
         return xp.sort(x, axis=axis)
-    return _by_row(x, axis, x.dtype, lambda row: _ordered(row, with_order=False))
-
-
-def _has_unlike_equals(x: Array) -> bool:
-    """Return whether NumPy's quicksort, which is faster than its stable sort, may put equal
-    elements into another order that can be seen."""
-    if x.dtype.kind != "f" or x.size <= FEW:
-        return x.dtype.kind in "fc"
-    if x.dtype == np.float16:  # quicksort misplaces equal ones: NumPy 2.4, AVX-512
-        return True
-    is_negative = np.signbit(x[x == 0])
-    return bool(is_negative.any() and not is_negative.all())
+    has_vectors = x.dtype.kind == "f" and x.dtype.itemsize in (4, 8)
+    if not has_vectors or x.size <= FEW:  # float16's quicksort misplaces equal ones: NumPy 2.4
+        return xp.sort(x, axis=axis, kind="stable")
+    out = NUMPY.empty(x.shape, x.dtype)
+    out[...] = x
+    out.sort(axis=axis)
+    given, ordered = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
+    zeros = given[given == 0]
+    if np.signbit(zeros).any():
+        ordered[ordered == 0] = zeros
+    if np.isnan(ordered[..., -1:]).any():
+        ordered[np.isnan(ordered)] = given[np.isnan(given)]
+    return out
 
 
 def argsort(xp: Any, x: Block, axis: int = -1) -> Block:
     """Return `xp.argsort(x, axis, kind="stable")`."""
     if not _has_loops(xp, x, axis):
         return xp.argsort(x, axis=axis, kind="stable")
-    return _by_row(x, axis, np.dtype(np.int64), lambda row: _ordered(row, with_order=True))
+    source = np.moveaxis(x, axis, -1)
+    if source.shape[-1] == x.size:
+        return _order(_vector(source.reshape(-1))).reshape(x.shape)
+    out = NUMPY.empty(x.shape, np.dtype(np.int64))
+    target = np.moveaxis(out, axis, -1)
+    for index in np.ndindex(source.shape[:-1]):
+        target[index] = _order(_vector(source[index]))
+    return out
 
 
 def _has_loops(xp: Any, x: Block, axis: int) -> bool:
@@ -78,32 +87,19 @@ def _char(x: Array) -> str:
     return "f" if x.dtype.itemsize == 4 else "d"
 
 
-def _by_row(x: Block, axis: int, dtype: np.dtype[Any], function: Callable[[Array], Array]) -> Block:
-    """Return the results of `function` for the vectors along an axis, in the shape of `x`."""
-    source = np.moveaxis(x, axis, -1)
-    if source.shape[-1] == x.size:
-        return function(_vector(source.reshape(-1))).reshape(x.shape)
-    out = NUMPY.empty(x.shape, dtype)
-    target = np.moveaxis(out, axis, -1)
-    for index in np.ndindex(source.shape[:-1]):
-        target[index] = function(_vector(source[index]))
-    return out
-
-
 def _vector(x: Array) -> Array:
     """Return a vector as loops take it, which is a copy if it has gaps."""
     return np.require(x, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
 
-def _ordered(x: Array, *, with_order: bool) -> Array:
-    """Return the elements of a vector in ascending order, or the int64 indices that sort it."""
+def _order(x: Array) -> Array:
+    """Return the int64 indices that sort a vector."""
     char, words = _char(x), x.view(f"u{x.dtype.itemsize}")
-    in_given_order = words
     infinity = int(np.array(np.inf, x.dtype).view(words.dtype)) if x.dtype.kind == "f" else 0
     count = threads.count_for(x.size)
     parts = threads.parts_of(x.size, count)
     digits = NUMPY.empty(x.shape, np.dtype(np.uint16))
-    order = np.arange(x.size, dtype=words.dtype) if with_order else None
+    order = np.arange(x.size, dtype=words.dtype)
 
     def moved(elements: Array, starts: Array) -> Array:
         """Return the elements in the order of their digits."""
@@ -127,12 +123,9 @@ def _ordered(x: Array, *, with_order: bool) -> Array:
             continue
         # A digit of a part is written behind all smaller ones, and behind those of earlier parts.
         starts = np.cumsum(counts.T.reshape(-1)).reshape(-1, count).T - counts
-        if order is not None:
-            order = moved(order, starts.copy())
+        order = moved(order, starts.copy())
         words = moved(words, starts)
-    if order is not None:
-        return order.astype(np.int64, copy=False)
-    return x.copy() if words is in_given_order else words.view(x.dtype)
+    return order.astype(np.int64, copy=False)
 
 
 @loop("keys, digits, counts, int, int, int")
