@@ -20,47 +20,52 @@ from typing import TYPE_CHECKING
 
 from gdt.errors.foreign_names import RANDOM, no_attribute
 from gdt.random.choosing import choice, permutation, permuted, shuffle
-from gdt.random.continuous import (
-    beta,
-    chisquare,
-    exponential,
-    f,
-    gamma,
-    gumbel,
-    laplace,
-    logistic,
-    lognormal,
-    noncentral_chisquare,
-    noncentral_f,
-    normal,
-    pareto,
-    power,
-    random,
-    rayleigh,
-    standard_cauchy,
-    standard_exponential,
-    standard_gamma,
-    standard_normal,
-    standard_t,
-    triangular,
-    truncated_normal,
-    uniform,
-    wald,
-    weibull,
-)
-from gdt.random.discrete import (
-    bernoulli,
-    binomial,
-    geometric,
-    logseries,
-    negative_binomial,
-    poisson,
-    zipf,
-)
 from gdt.random.generator import Generator, fold_in, generator, key, seed, split
 from gdt.random.integer_draws import integers
 from gdt.random.multivariate import dirichlet, multinomial, multivariate_normal
 from gdt.random.numpy_generator import NumPyGenerator, default_rng
+
+if TYPE_CHECKING:
+    from gdt.random.discrete import bernoulli
+    from gdt.random.signatures import *
+else:
+    from gdt.random.continuous import (
+        beta,
+        chisquare,
+        exponential,
+        f,
+        gamma,
+        gumbel,
+        laplace,
+        logistic,
+        lognormal,
+        noncentral_chisquare,
+        noncentral_f,
+        normal,
+        pareto,
+        power,
+        random,
+        rayleigh,
+        standard_cauchy,
+        standard_exponential,
+        standard_gamma,
+        standard_normal,
+        standard_t,
+        triangular,
+        truncated_normal,
+        uniform,
+        wald,
+        weibull,
+    )
+    from gdt.random.discrete import (
+        bernoulli,
+        binomial,
+        geometric,
+        logseries,
+        negative_binomial,
+        poisson,
+        zipf,
+    )
 
 __all__ = [
     "Generator",

@@ -3,12 +3,14 @@ its shard; keys are operands."""
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 import pickle
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -380,3 +382,23 @@ def test_an_empty_draw_is_drawn_and_numpys_order_is_noticed() -> None:
     for draw in (gdt.random.normal, gdt.random.uniform, gdt.random.laplace):
         with pytest.warns(UserWarning, match="the shape stands first: .* has no elements"):
             assert draw(0, 1, 10).shape == (0,)
+
+
+def test_type_checkers_see_the_signatures_of_the_distributions() -> None:
+    stubs = ast.parse((Path(gdt.random.__file__).parent / "signatures.pyi").read_text())
+    seen = {n.name: n.args for n in stubs.body if isinstance(n, ast.FunctionDef)}
+    for name, arguments in seen.items():
+        parameters = inspect.signature(getattr(gdt.random, name)).parameters.values()
+        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        assert [a.arg for a in arguments.args] == [p.name for p in positional], name
+        assert [ast.unparse(d) for d in arguments.defaults] == [
+            getattr(p.default, "__name__", repr(p.default))
+            for p in positional
+            if p.default is not p.empty
+        ], name
+        assert [a.arg for a in arguments.kwonlyargs] == [
+            p.name for p in parameters if p.kind is p.KEYWORD_ONLY
+        ], name
+    modules = ("gdt.random.continuous", "gdt.random.discrete")
+    made = {n for n in gdt.random.__all__ if getattr(gdt.random, n).__module__ in modules}
+    assert seen.keys() == made - {"bernoulli"}  # whose signature stands in its module
