@@ -79,7 +79,7 @@ class Observer:
         inputs: Sequence[Any],
         outputs: Sequence[Sequence[Any]],
     ) -> None:
-        """`plan.execute(inputs, free)` has returned `outputs` of the op `name`, which may overwrite
+        """`plan.run(inputs, free)` has returned `outputs` of the op `name`, which may overwrite
         its operands at the positions `donated`. `free`: for each donated operand, and there for
         each block, whether the op may overwrite it."""
 

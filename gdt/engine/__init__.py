@@ -2,10 +2,37 @@
 a plan is made of.
 
 **Declaration and plan.** An op declares its rule, body, gradient and kernel in one block of code
-(`declaration`, `op`). The first call with operands of new types builds a plan (`builder`): where
-each operand moves, what runs on each block, and the types of the outputs. The plan's first run
-checks the shapes that the rule promises. Every later call with these types is one dictionary
-lookup, the body, and one new array.
+(`declaration`, `op`). The first call with operands of new types makes a plan (`plan`): where each
+operand moves, what runs on each block, and the types of the outputs. Every later call with these
+types is one dictionary lookup, the body, and one new array.
+
+**The life of a plan.** What a plan runs is its phase, an object with a method `run` from the blocks
+of the operands, which have moved, to the blocks of the outputs:
+
+    Op._call: the types of the operands and the statics are the key of a plan
+       |                                                          found: |
+       | not found                                                       v
+       v                                        plan.only, on one block with one output, where
+    Op.plan: the rule, and the strategy         nothing is sent: plan.fast(*blocks), one new array
+       |                                                          else: Op.run_plan
+       v                                                                 |
+    Unrun --- the first run checks the shapes that                       |
+       |      the rule promises, and learns the dtypes                   |
+       |                                                                 v
+       +--> OneBlock     plan.fast, if nobody watches what moves; else move the operands, phase.run
+       +--> ManyBlocks   move the operands, phase.run: the second run compiles one function
+       +--> Update       donated operands: phase.update on one block, else phase.run
+
+    Rounded   in the place of these, for bfloat16: casts, and the phase of a plan for float32
+    Planned   in the place of these, for ops without a rule
+
+`first_run` has Unrun; `one_block`, `many_blocks`, `donated`, `rounded` and `planned` have the
+others. A body is one of these: the function that the op declares, what it chooses in its place once
+shapes are known (`loops.ChosenBody`), its kernel (`launcher.KernelBody`), or any of them in several
+threads (`threads`).
+
+**Views.** An op that `Op.shows` has made returns views, as NumPy's functions do: `_call` enters its
+result as a view of the operand (`gdt.array.views`), by the step that the plan remembers.
 
 **Ops without a rule.** An op that moves blocks, or makes them of nothing (relayout, slicing, random
 numbers), declares a planner instead, which makes the plan from the types of the operands
@@ -17,10 +44,10 @@ reduction first (0 in both operands of a contraction, since 0 * inf is NaN), or 
 `shards`, which says where each shard begins and how many of its elements are valid.
 
 **Reductions that are no sums** (moments, log-sum-exp, arg-reductions): the body returns statistics;
-one all-gather brings together those of all coordinates, and `merging` combines them in coordinate
-order.
+one all-gather brings together those of all coordinates, and `one_block.Merge` combines them in
+coordinate order.
 
-**One block.** With one block nothing is sent. `single_block` decides at plan time all that shapes
+**One block.** With one block nothing is sent. `one_block` decides at plan time all that shapes
 decide. A factor that every output lacks need not stay split inside a block: its mesh axes and its
 dim are one dim, a view of a large block, so moments over a split batch are one pass and no merge.
 The collectives that separate devices would need are still reported, with their bytes.
@@ -37,7 +64,7 @@ product takes (`blas`).
 
 **Specialized bodies and compiled loops.** On small blocks a body's questions (which axes, which
 shape, whether memory is in order) cost as much as its arithmetic. So an op may declare what takes
-its body's place on the host once the shapes are known (`specialization`): products of matrices
+its body's place on the host once the shapes are known (`Op.specialize`): products of matrices
 become one function, sums over a batch a product with ones. Where numba is installed (the extra
 `fast`), the ops that small blocks spend most of a dense network's step in run as one compiled loop
 (`loops`; the ops' `loops.py`, `optim/update_loops.py`) instead of a call, a temporary and a pass

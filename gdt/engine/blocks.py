@@ -1,7 +1,9 @@
-"""Blocks of a planned call: their shapes, shards and padding, as the rule has them."""
+"""Blocks of a planned call: their shapes, shards and padding, as the rule has them, and what
+computes them."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -12,8 +14,10 @@ import numpy as np
 from gdt.backend import backend_of
 from gdt.backend.numpy import Order
 from gdt.engine.declaration import Declaration
-from gdt.engine.plan import Block, Shards
-from gdt.engine.source import reshaped
+from gdt.engine.launcher import KernelBody
+from gdt.engine.loops import ChosenBody
+from gdt.engine.plan import Block, Labels, Shards
+from gdt.engine.source import Buffer, reshaped
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Axes, Layout
@@ -25,7 +29,8 @@ class PlanBlocks:
     """The blocks of a call's operands and outputs.
 
     moved: the types of the operands as the body gets them, None for a Python scalar. axes: the mesh
-    axes along which each factor is split. layouts: the layouts of the outputs.
+    axes along which each factor is split. layouts: the layouts of the outputs. static: the statics
+    of the call, to which what the body asks the engine for is added.
     """
 
     def __init__(
@@ -36,12 +41,69 @@ class PlanBlocks:
         axes: Mapping[str, Axes],
         layouts: Sequence[Layout],
         moved: Sequence[ArrayType | None],
+        static: Mapping[str, Any],
     ) -> None:
         self.op, self.rule, self.sizes, self.axes = op, rule, sizes, axes
         self.layouts, self.moved = layouts, moved
         self.mesh = next(t.mesh for t in moved if t is not None)
         self.backend = backend_of(self.mesh)
         self.shapes = out_shapes(rule, sizes)
+        self.static = dict(static)
+        if "block_shape" in op.injected:
+            self.static["block_shape"] = self.block_shape(0, reduced=False)
+        if "labels" in op.injected and "labels" not in static:
+            self.static["labels"] = Labels(self.labels(), self.product_order())
+
+    # ---- what computes a block
+
+    def at(self, operands: Sequence[Any], block: int) -> list[Any]:
+        """One block of every operand, and Python scalars as they are; a program may have scalars in
+        the memory of every device."""
+        return [
+            o[block] if t is not None or type(o) is tuple else o
+            for o, t in zip(operands, self.moved, strict=True)
+        ]
+
+    def body(self, block: int) -> Callable[..., Any]:
+        """The op's body for a block; on a backend with kernels its kernel, where that applies; on
+        the host its specialized body."""
+        op, backend, static = self.op, self.backend, self.static
+        if "shards" in op.injected:
+            static = {**static, "shards": self.shards(block)}
+        if backend.runner is not None and op.kernel is not None:
+            return KernelBody(
+                op.name, self.mesh.ndim, backend, op.kernel, op.body, static,
+                selectable=op.has_library,
+            )  # fmt: skip
+        ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
+        if ufunc is not None:
+            return getattr(backend.xp, ufunc)  # type: ignore[no-any-return]
+        if op.specialization is not None and backend.xp is np:
+            return ChosenBody(op.specialization, op.body, static)
+        return partial(op.body, backend.xp, **static)
+
+    @cached_property
+    def finish(self) -> Callable[..., Any] | None:
+        """The op's `finish` with the statics that it names, and the number of elements reduced."""
+        if self.op.finish is None:
+            return None
+        reduced = math.prod(self.sizes[f] for f in self.rule.reduced(0))
+        names = inspect.signature(self.op.finish).parameters
+        arguments = {**self.static, "count": reduced}
+        arguments = {k: v for k, v in arguments.items() if k in names}
+        return partial(self.op.finish, self.backend.xp, **arguments)
+
+    def buffer(self, output: Block) -> Buffer | None:
+        """Recycled memory that a body may write blocks like `output` into, the only one of the op;
+        None for a body that does not take it, and for small blocks."""
+        op, is_contraction = self.op, "labels" in self.op.injected
+        takes = "out" in op.injected and not op.donated and len(self.shapes) == 1
+        if not takes or output.nbytes < self.backend.recycled_size:
+            return None
+        order = ArrayType.of(self.shapes[0], output.dtype, self.layouts[0]).memory_order
+        if is_contraction:  # which relies on the order
+            order = self.static["labels"].order
+        return Buffer(self.block_shape(0, reduced=is_contraction), output.dtype, order)
 
     # ---- what is done before the body
 

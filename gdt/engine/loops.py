@@ -11,21 +11,28 @@ installed (the extra `fast`) an op may have its body as a loop over elements too
     @square_root.specialize
     def square_root_loop(body, x, /): ...
 
-(see `gdt.engine.specialization`). Loops do the arithmetic of bodies in the same order and dtype,
-but for sums, which they add up in float64, and for exponentials and logarithms, which are not
-NumPy's. They give no NumPy warnings about what is infinite or no number. They are compiled when
-they first run, and kept on disk by numba. `GDT_COMPILED_LOOPS=0` in the environment leaves bodies
-as they are.
+Loops do the arithmetic of bodies in the same order and dtype, but for sums, which they add up in
+float64, and for exponentials and logarithms, which are not NumPy's. They give no NumPy warnings
+about what is infinite or no number. They are compiled when they first run, and kept on disk by
+numba. `GDT_COMPILED_LOOPS=0` in the environment leaves bodies as they are.
+
+A loop is one of the functions that may take a body's place on the host (`Op.specialize`); another
+is a function without the body's questions, which on small blocks cost about as much as the
+arithmetic. What `specialize` declares gets the body, what the plan's first call passes to it, and
+the statics. It returns what runs from then on with blocks of these shapes and dtypes, whose memory
+may lie in any order and be read-only; or None where the body runs.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from gdt.backend.numpy import order_in_memory
 
@@ -142,3 +149,35 @@ def vectors(*blocks: Block) -> Sequence[Block] | None:
         return None
     blocks = tuple([b.transpose(order) for b in blocks])
     return [b.ravel() for b in blocks] if blocks[0].flags.c_contiguous else None
+
+
+# ---------------------------------------------------------------- chosen in the place of bodies
+
+
+class ChosenBody:
+    """The body of an op on the host, or a function that takes its place, chosen at the first call.
+
+    choose: the function that `Op.specialize` has declared.
+    """
+
+    def __init__(
+        self, choose: Callable[..., Any], body: Callable[..., Any], static: Mapping[str, Any]
+    ) -> None:
+        self.body = partial(body, np, **static)
+        self.choose = partial(choose, self.body, **static)
+        self.chosen: Callable[..., Any] | None = None
+
+    def __call__(self, *operands: Any, **memory: Any) -> Any:
+        if self.chosen is None:
+            self.chosen = self.choose(*operands) or self.body
+        return self.chosen(*operands, **memory)
+
+
+def are_arrays(*operands: Any) -> bool:
+    """Whether none of them is a number."""
+    return all(isinstance(x, np.ndarray) for x in operands)
+
+
+def are_floats(*operands: Any) -> bool:
+    """Whether all of them are Python's floats, which take the dtype of arrays that they meet."""
+    return all(type(x) is float for x in operands)

@@ -47,10 +47,11 @@ from gdt.array.registry import FUNCTIONS, register
 from gdt.array.views import Step, shown
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES, origins_of
-from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
 from gdt.engine.differentiable import Differentiable
-from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, value_key
+from gdt.engine.first_run import plan_of
+from gdt.engine.passing import resolved_operands
+from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, Results, value_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, ran
 from gdt.sharding.array_type import ArrayType
@@ -146,7 +147,7 @@ class Op(Differentiable, Generic[P, R_co]):
     def specialize(self, function: F) -> F:
         """Declare what runs in the body's place on the host: a function of the body, of what the
         first call passes to it and of the statics, which returns it, or None; see
-        `gdt.engine.specialization`."""
+        `gdt.engine.loops`."""
         self.declaration = replace(self.declaration, specialization=function)
         return function
 
@@ -239,7 +240,9 @@ class Op(Differentiable, Generic[P, R_co]):
                 out = NEW(DistributedArray)
                 out.type, out.blocks = plan.only, (plan.fast(*blocks),)  # type: ignore[misc]
                 out._resolved = out._shared = None
-            elif plan.passes and (resolved := self._resolved_operands(plan, args, static)):
+            elif plan.passes and (
+                resolved := resolved_operands(self.declaration, plan, args, static)
+            ):
                 out, observers = self.plain._call(*resolved, **static), ()  # which has told
             else:
                 out = self.run_plan(plan, args, blocks)
@@ -271,47 +274,6 @@ class Op(Differentiable, Generic[P, R_co]):
         return misfit_value(self.declaration.body, self.name, static) or of_all_arguments(
             self.name, arguments, cause
         )
-
-    def _resolved_operands(
-        self, plan: Plan, args: tuple[Any, ...], static: dict[str, Any]
-    ) -> Sequence[Any] | None:
-        """The operands of a call whose plan passes partial reductions on, with some of them
-        resolved in one bundle; None if they are to pass.
-
-        Resolved are those of which the value is known, or is needed by this very call; else those
-        that another op has passed on before, unless `choose` finds that passing them on again is
-        cheaper.
-        """
-        for i in plan.passes:  # without the comprehensions below, as nearly all calls end here
-            if args[i]._resolved is not None or hasattr(args[i], "_passed"):
-                break
-        else:
-            if not plan.resolves:
-                for i in plan.passes:
-                    args[i]._passed = True
-                return None
-        arrays = [(i, a) for i, a in enumerate(args) if type(a) is DistributedArray]
-        positions = [i for i, a in arrays if a._resolved is not None]
-        if not positions:
-            others = [args[i] for i, _ in plan.resolves]
-            positions = [i for i in plan.passes if any(args[i] is other for other in others)]
-        reread = tuple([i for i in plan.passes if hasattr(args[i], "_passed")])
-        if not positions and reread:
-            if reread not in plan.resolved_when_reread:
-                types = self.types_of(args)
-                rule, sizes, _ = self.declaration.bound_rule(types, static)
-                passed = choose(rule, types, sizes, frozenset(reread)).passed()
-                unpassed = [i for i in plan.passes if i not in passed]
-                plan.resolved_when_reread[reread] = unpassed
-            positions = plan.resolved_when_reread[reread]
-        if positions:
-            layouts = [
-                args[i].layout.resolved if i in positions else None for i in range(len(args))
-            ]
-            return move_to_layouts(args, layouts, op=self.name)
-        for i in plan.passes:
-            args[i]._passed = True
-        return None
 
     def _named(
         self, args: tuple[Any, ...], static: dict[str, Any]
@@ -353,15 +315,14 @@ class Op(Differentiable, Generic[P, R_co]):
             if len(plan.outs) == 1:
                 return DistributedArray(plan.outs[0], (result,))
             return tuple(map(DistributedArray, plan.outs, zip(result)))
-        origins = origins_of(args) if plan.is_noted and HISTORIES else None
+        origins = origins_of(args) if plan.noted and HISTORIES else None
         if plan.moves:
             args = move_to_layouts(args, plan.target_layouts, op=self.name)
         if origins is not None:
             HISTORIES[0].begin(origins)
         operands = [a.blocks if type(a) is DistributedArray else a for a in args]
-        results = (
-            plan.execute(operands, owned) if self.declaration.donated else plan.execute(operands)
-        )
+        run = plan.phase.run if plan.noted is None else plan.run  # in a call less
+        results = run(operands, owned)
         if is_recorded():
             self._report_run(plan, operands, results)
         outs = [DistributedArray(t, tuple(b)) for t, b in zip(plan.outs, results, strict=True)]
@@ -369,15 +330,13 @@ class Op(Differentiable, Generic[P, R_co]):
             HISTORIES[0].end(outs)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    def _report_run(
-        self, plan: Plan, operands: Sequence[Any], results: Sequence[Sequence[Any]]
-    ) -> None:
+    def _report_run(self, plan: Plan, operands: Sequence[Any], results: Results) -> None:
         if self.declaration.donated:
             for observer in OBSERVERS.get():
                 observer.on_update(self.name, plan, self.declaration.donated, operands, results)
         elif plan.fast is None:
-            run: Any = lambda *xs: plan.execute(xs)
-            run.expression = getattr(plan.execute, "expression", None)
+            run: Any = lambda *xs: plan.run(xs)
+            run.expression = plan.phase.expression
             ran(self.name, run, operands, results, self)
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:

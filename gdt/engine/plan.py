@@ -17,6 +17,7 @@ from gdt.backend.numpy import Order
 from gdt.comm.agreement import Action, call_text
 from gdt.comm.notes import note, note_result
 from gdt.engine.launcher import KernelBody
+from gdt.engine.source import Expression
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
@@ -24,7 +25,7 @@ from gdt.sharding.routes import Transition, route
 
 Block = Any
 
-Execute = Callable[..., tuple[Sequence[Block], ...]]
+Results = tuple[Sequence[Block], ...]  # for each output its blocks
 
 Memory = NewType("Memory", object)
 """An array that the engine lets a body write into. Users have no values of this type, so that type
@@ -87,24 +88,45 @@ class Labels:
         self.function: Callable[..., Block] | None = None
 
 
+class Phase:
+    """What a plan does at present, see the figure in `gdt.engine`.
+
+    expression: of a function of the blocks of all operands, as a program writes it into its source;
+        None where `run` has to be called. The others are those of an update, see
+        `gdt.engine.updating`.
+    """
+
+    expression: Expression | None = None
+    update: Callable[..., tuple[Block, ...]] | None = None
+    scratch = -1
+    kernel_bodies: tuple[KernelBody, ...] = ()
+
+    def run(self, operands: Sequence[Any], free: Sequence[Sequence[bool]]) -> Results:
+        """Compute the blocks of every output from the operands, which have moved: the blocks of an
+        array, or a Python scalar. free: for each donated operand, which blocks it may overwrite."""
+        raise NotImplementedError
+
+
 class Plan:
-    """Everything about one call that does not depend on data."""
+    """Everything about one call that does not depend on data.
+
+    types: of the operands; None for a Python scalar. target_layouts: to which each operand moves
+    first; None leaves it as it is. moved: the types of the operands then. outs: the types of the
+    outputs, from the first run on. phase: what runs.
+    """
 
     __slots__ = (
-        "execute",
         "fast",
-        "fast_update",
-        "is_noted",
-        "kernel_bodies",
         "moved",
         "moves",
+        "noted",
         "only",
         "outs",
         "passes",
+        "phase",
         "resolved_when_reread",
         "resolves",
         "routes",
-        "scratch",
         "sends",
         "steps",
         "target_layouts",
@@ -115,73 +137,63 @@ class Plan:
         self, types: tuple[ArrayType | None, ...], target_layouts: tuple[Layout | None, ...]
     ) -> None:
         self.types, self.target_layouts = types, target_layouts
+        pairs = list(zip(types, target_layouts, strict=True))
         self.routes: tuple[tuple[Transition, ...], ...] = tuple(
-            route(t, w) if t is not None and w is not None else ()
-            for t, w in zip(types, target_layouts, strict=True)
+            route(t, w) if t is not None and w not in (None, t.layout) else () for t, w in pairs
         )
         self.moves = any(self.routes)
-        self.is_noted = False  # whether processes compare the calls
-        self.sends = self.moves  # or what runs then sends something
-        # Operands whose partial reductions are resolved and nothing else, with what they become.
-        self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
-            (i, t.with_layout(w))
-            for i, (t, w, r) in enumerate(zip(types, target_layouts, self.routes, strict=True))
-            if t is not None and w is not None and r and w is t.layout.resolved
+        self.moved: tuple[ArrayType | None, ...] = tuple(
+            t.with_layout(w) if t is not None and w is not None else None for t, w in pairs
         )
-        # Operands whose partial reductions pass through the op; and which of all operands are to be
-        # resolved where some of them have passed through another op before.
+        # The operands whose partial reductions are resolved and that do not move besides, with the
+        # types that they have then.
+        self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
+            (i, m)
+            for i, (t, m) in enumerate(zip(types, self.moved, strict=True))
+            if t is not None and m is not None and m is not t and m.layout is t.layout.resolved
+        )
+        # The operands whose partial reductions pass through the op; and, by those of them that
+        # another op has passed on before, the ones to resolve.
         self.passes: tuple[int, ...] = tuple(
             i
-            for i, (t, w) in enumerate(zip(types, target_layouts, strict=True))
+            for i, (t, w) in enumerate(pairs)
             if t is not None and w is not None and any(t.layout.reductions) and any(w.reductions)
         )
-        self.sends |= bool(self.passes)  # some calls resolve such an operand first
         self.resolved_when_reread: dict[tuple[int, ...], list[int]] = {}
-        self.moved: tuple[ArrayType | None, ...] = tuple(
-            t.with_layout(w) if t is not None and w is not None else None
-            for t, w in zip(types, target_layouts, strict=True)
-        )
+        # Whether a call sends something: the operands move, or some calls resolve one, or the
+        # phase sends.
+        self.sends = self.moves or bool(self.passes)
+        # The mesh and the action of which its processes make a note in each call.
+        self.noted: tuple[Mesh, Action] | None = None
         self.outs: tuple[ArrayType, ...] = ()
         # From the operand to the output that is a view of it; () before the first run, and None
         # for other outputs.
         self.steps: tuple[Step, ...] | None = None
-        # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
-        # make, moves included.
+        # On a mesh of one block, from the first run on: from the operands' blocks, which have not
+        # moved, to the block, or the tuple of blocks, of the outputs.
         self.fast: Callable[..., Any] | None = None
-        # The type of the only output, if there is a fast path and it sends nothing.
+        # The type of the only output, if `fast` makes it and sends nothing.
         self.only: ArrayType | None = None
-        # The same for donated operands that stay where they are: from blocks, and whether each
-        # donated one may be overwritten, to the tuple of blocks that take their place.
-        self.fast_update: Callable[..., tuple[Block, ...]] | None = None
-        # The operand that the latter may use up, if there is one more flag and that says so; or -1.
-        self.scratch = -1
-        # Of donated operands that stay where they are, on a backend with kernels: of every block.
-        self.kernel_bodies: tuple[KernelBody, ...] = ()
-        # From the blocks of every (moved) operand to the blocks of every output.
-        self.execute: Execute
+        self.phase: Phase
 
-    def noted(
-        self, run: Execute, mesh: Mesh, name: str, static: Mapping[str, Any], kind: str = "op"
-    ) -> Execute:
-        """`run`; with several processes, `run` after a note of the call, which they compare.
+    def note(self, mesh: Mesh, name: str, static: Mapping[str, Any], kind: str = "op") -> None:
+        """Have the processes of a mesh note the calls of this plan, of the op `name`.
 
         kind: of the action, see `agreement.Action`.
         """
-        if mesh.num_processes == 1:
-            return run
-        self.is_noted = True
-        action = Action(kind, call_text(name, self.types, static))
+        if mesh.num_processes > 1:
+            self.noted = mesh, Action(kind, call_text(name, self.types, static))
 
-        def run_noted(operands: Sequence[Any], *owned: Any) -> tuple[Sequence[Block], ...]:
-            numbers = [x for x in operands if isinstance(x, HOST)]
-            note(mesh, action, numbers)
-            results = run(operands, *owned)
-            for array_type, blocks in zip(self.outs, results, strict=True):
-                if any(array_type.layout.reductions):
-                    note_result(blocks[0])
-            return results
-
-        return run_noted
+    def run(self, operands: Sequence[Any], free: Sequence[Sequence[bool]] = ()) -> Results:
+        """As `Phase.run`, after a note of the call where processes compare them."""
+        if self.noted is None:
+            return self.phase.run(operands, free)
+        note(*self.noted, [x for x in operands if isinstance(x, HOST)])
+        results = self.phase.run(operands, free)
+        for array_type, blocks in zip(self.outs, results, strict=True):
+            if any(array_type.layout.reductions):
+                note_result(blocks[0])
+        return results
 
     def set_fast(self, fast: Callable[..., Any]) -> None:
         """Set the fast path of a plan whose output types are set."""

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.engine.declaration import wide_types
+from gdt.engine.one_block import mover
 from gdt.engine.op import Op
-from gdt.engine.plan import Block, Plan
-from gdt.engine.rounded import RoundedPlan
-from gdt.engine.single_block import mover
+from gdt.engine.plan import Block, Phase, Plan, Results
+from gdt.engine.rounded import Rounded
 from gdt.engine.source import Operand, called, compiled
 from gdt.observe import OBSERVERS, Collective
 from gdt.sharding.array_type import ArrayType
@@ -77,7 +77,8 @@ class PlannedOp(Op[..., DistributedArray]):
         plan = Plan(types, tuple(planned.layouts))
         plan.passes = ()
         wide = plan_of_blocks(wide_types(plan.moved), planned, *described)
-        return RoundedPlan(self.declaration, plan, wide, rounds).plan
+        plan.phase = Rounded(self.declaration, plan, wide, rounds)
+        return plan
 
 
 def planned_op(
@@ -107,15 +108,8 @@ def plan_of_blocks(
     plan.sends = plan.moves or planned.together is not None or bool(planned.collectives)
     plan.outs = (planned.out,)
     plan.passes = ()  # whether to resolve an operand is the planner's decision
-    run = planned.together or on_each_block(mesh, planned.functions)
-
-    def execute(operands: Sequence[Any]) -> tuple[Sequence[Block]]:
-        for collective in planned.collectives:
-            for observer in OBSERVERS.get():
-                observer.on_collective(collective)
-        return (run(*operands),)
-
-    plan.execute = plan.noted(execute, mesh, name, static, action)
+    plan.phase = Planned(planned)
+    plan.note(mesh, name, static, action)
     if planned.functions and not mesh.divided:
         (function,) = planned.functions
         if any(plan.routes):
@@ -124,6 +118,21 @@ def plan_of_blocks(
             function = compiled(called(function, arguments), len(types))
         plan.set_fast(backend_of(mesh).placed(mesh, 0, function))
     return plan
+
+
+class Planned(Phase):
+    """The phase of the plan that a `BlockPlan` describes, all its life long."""
+
+    def __init__(self, planned: BlockPlan) -> None:
+        self.function = planned.together or on_each_block(planned.out.mesh, planned.functions)
+        self.collectives = planned.collectives
+
+    def run(self, operands: Sequence[Any], free: Sequence[Sequence[bool]]) -> Results:
+        """See `Phase.run`."""
+        for collective in self.collectives:
+            for observer in OBSERVERS.get():
+                observer.on_collective(collective)
+        return (self.function(*operands),)
 
 
 def on_each_block(

@@ -19,10 +19,9 @@ import numpy as np
 
 from gdt.backend import backend_of
 from gdt.backend.numpy import order_in_memory
-from gdt.comm.notes import note_result
 from gdt.engine.declaration import Declaration
-from gdt.engine.plan import Block, Plan
-from gdt.engine.single_block import mover
+from gdt.engine.one_block import mover
+from gdt.engine.plan import Block, Phase, Plan, Results
 from gdt.engine.source import Expression, Operand, called, compiled
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype
@@ -30,9 +29,9 @@ from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype
 Cast = Callable[[Any], Any] | None  # None leaves a block or a number as it is
 
 
-class RoundedPlan:
-    """Completes the plan of a call on bfloat16 by `wide`, the plan of that call on float32 with
-    operands that have moved already.
+class Rounded(Phase):
+    """The phase of the plan of a call on bfloat16, all its life long: it runs `wide`, the plan of
+    that call on float32 with operands that have moved already.
 
     rounds: see `Declaration.rounds`.
     """
@@ -42,10 +41,9 @@ class RoundedPlan:
         self.mesh = next(t.mesh for t in plan.types if t is not None)
         self.backend = backend_of(self.mesh)
         plan.sends |= wide.sends
-        plan.is_noted = wide.is_noted
+        plan.noted, wide.noted = wide.noted, None
         self.widening = [self._widening(t) for t in plan.types]
-        self.rounding: list[Cast] = []
-        self.plan.execute = self._first_run
+        self.rounding: list[Cast] = []  # of the outputs, from the first run on
 
     def _widening(self, array_type: ArrayType | None) -> Cast:
         if array_type is None:
@@ -70,12 +68,27 @@ class RoundedPlan:
 
         return cast
 
-    def _first_run(
-        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
-    ) -> tuple[Sequence[Block], ...]:
-        """Run the wide plan once: set the casts of the outputs, their types and the fast path."""
+    def run(self, operands: Sequence[Any], free: Sequence[Sequence[bool]]) -> Results:
+        """See `Phase.run`. Of donated operands the wide plan may overwrite those that were
+        widened."""
+        wide_operands = [
+            x if cast is None else self._on_each(cast, x)
+            for cast, x in zip(self.widening, operands, strict=True)
+        ]
+        blocks = len(self.mesh.blocks)
+        wide_free = [
+            free[n] if free and self.widening[d] is None else [bool(free)] * blocks
+            for n, d in enumerate(self.op.donated)
+        ]
+        wide_results = self.wide.run(wide_operands, wide_free)
+        if not self.plan.outs:
+            self._begin()
+        pairs = zip(self.rounding, wide_results, strict=True)
+        return tuple(x if cast is None else self._on_each(cast, x) for cast, x in pairs)
+
+    def _begin(self) -> None:
+        """Set the casts of the outputs, their types and the fast path, after the first run."""
         plan, wide = self.plan, self.wide
-        wide_results = self._wide_results(operands, owned)
         self.rounding = [self._rounding(n) for n in range(len(wide.outs))]
         plan.outs = tuple(
             t if cast is None else ArrayType.of(t.shape, BFLOAT16, t.layout)
@@ -83,38 +96,6 @@ class RoundedPlan:
         )
         if wide.fast is not None:
             plan.set_fast(self.backend.placed(self.mesh, 0, self._fast()))
-        plan.execute = self._execute
-        return self._rounded(wide_results)
-
-    def _execute(
-        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
-    ) -> tuple[Sequence[Block], ...]:
-        return self._rounded(self._wide_results(operands, owned))
-
-    def _wide_results(
-        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]]
-    ) -> tuple[Sequence[Block], ...]:
-        """Run the wide plan. Of donated operands it may overwrite those that were widened."""
-        wide_operands = [
-            x if cast is None else self._on_each(cast, x)
-            for cast, x in zip(self.widening, operands, strict=True)
-        ]
-        if not self.op.donated:
-            return self.wide.execute(wide_operands)
-        blocks = len(self.mesh.blocks)
-        free = [
-            owned[n] if owned and self.widening[d] is None else [bool(owned)] * blocks
-            for n, d in enumerate(self.op.donated)
-        ]
-        return self.wide.execute(wide_operands, free)
-
-    def _rounded(self, results: Sequence[Sequence[Block]]) -> tuple[Sequence[Block], ...]:
-        pairs = zip(self.rounding, results, strict=True)
-        rounded = tuple(x if cast is None else self._on_each(cast, x) for cast, x in pairs)
-        for array_type, blocks in zip(self.plan.outs, rounded, strict=True):
-            if any(array_type.layout.reductions):
-                note_result(blocks[0])
-        return rounded
 
     def _on_each(self, cast: Callable[[Any], Any], blocks: Any) -> Any:
         """Cast the blocks of an array on their devices, or a number."""

@@ -17,8 +17,7 @@ import numpy as np
 
 from gdt.backend.numpy import Order, order_in_memory
 from gdt.caches import remembered
-from gdt.engine.composition import Buffer
-from gdt.engine.specialization import ChosenBody
+from gdt.engine.loops import ChosenBody
 
 
 class Operand(NamedTuple):
@@ -76,6 +75,14 @@ class Choice(NamedTuple):
     other: Expression
 
 
+class Buffer(NamedTuple):
+    """The memory that a body writes into: the arguments of `Backend.empty`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    order: Order
+
+
 class NewMemory(NamedTuple):
     """Memory that `empty` makes for a result, as `buffer` says; its axes lie as those of the block
     `like` do, if there is one, as NumPy has it."""
@@ -131,6 +138,20 @@ def called(
 def reshaped(shape: tuple[int, ...], x: Any) -> Any:
     """A block in another shape."""
     return x.reshape(shape)
+
+
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    """The outputs of a body as a tuple, also where there is only one."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def in_turn(
+    first: Callable[..., Any] | None, second: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
+    """The function `second(first(...))`; None stands for a function that changes nothing."""
+    if first is None or second is None:
+        return first or second
+    return lambda *xs: second(first(*xs))
 
 
 def _reshaped(shape: tuple[int, ...], block: Expression) -> Expression:

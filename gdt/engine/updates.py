@@ -44,9 +44,10 @@ class UpdateOp(Op[..., Any]):
         types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
         key = (*types, *self.key_of(static))
         plan = self.plans.get(key) or self.plans.older.get(key)
-        if plan is not None and plan.fast_update is not None and not is_recorded():
+        update = None if plan is None else plan.phase.update
+        if plan is not None and update is not None and not is_recorded():
             xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
-            made = plan.fast_update(xs, [blocks[0] for blocks in owned])
+            made = update(xs, [blocks[0] for blocks in owned])
             outs = tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
         else:
             plan = plan or self.plan(operands, static)
@@ -115,8 +116,8 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     names = Names([*namespace, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
     operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
     operands += ["block", *[f"scalar{i}" for i in range(count)]]
-    operands += [f"free{d}" for d in donated] + ["False"] * (plan.scratch >= 0)
-    made = written(plan.fast_update.expression, operands, names)  # type: ignore[union-attr]
+    operands += [f"free{d}" for d in donated] + ["False"] * (plan.phase.scratch >= 0)
+    made = written(plan.phase.update.expression, operands, names)  # type: ignore[union-attr]
     names |= namespace
     lines = [
         f"{', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
@@ -136,9 +137,9 @@ def _remember_all(
     for group, other in zip(owners, others, strict=True):
         operands = (*[mapping[name] for mapping, name in group], other, *args)
         plans.append(op.plan_of_call(operands, static))
-    if all(plan.kernel_bodies for plan in plans):
+    if all(plan.phase.kernel_bodies for plan in plans):
         op.multi_tensor_plans[key] = partial(_launched_for_all, op, plans, static)
-    elif all(hasattr(plan.fast_update, "expression") for plan in plans):
+    elif all(hasattr(plan.phase.update, "expression") for plan in plans):
         op.multi_tensor_plans[key] = partial(_updated_on_host, [_in_place(plan) for plan in plans])
     else:
         op.multi_tensor_plans[key] = _updated_one_by_one
@@ -155,7 +156,7 @@ def _launched_for_all(
     """Update all by the op's kernel, in one launch for each block and dtype; False if it does
     not apply."""
     launch = op.multi_tensor_kernel
-    if launch is None or not all(k.applies for p in plans for k in p.kernel_bodies):
+    if launch is None or not all(k.applies for p in plans for k in p.phase.kernel_bodies):
         return False
     owned = [[is_owned(mapping, name) for mapping, name in group] for group in owners]
     arrays = [
@@ -163,7 +164,7 @@ def _launched_for_all(
         for group, other in zip(owners, others, strict=True)
     ]
     mesh, results = plans[0].outs[0].mesh, []
-    for i, body in enumerate(plans[0].kernel_bodies):
+    for i, body in enumerate(plans[0].phase.kernel_bodies):
         with backend_of(mesh).on(mesh, i):
             results.append(
                 body.multi_tensor(

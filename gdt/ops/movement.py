@@ -14,8 +14,8 @@ from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.notes import note_copied, note_fetch
 from gdt.comm.relayout import carry_out
+from gdt.engine.one_block import mover
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.engine.single_block import mover
 from gdt.errors import DtypeError, LayoutError, error, type_text
 from gdt.observe import observing_only, report_fetch
 from gdt.sharding.array_type import ArrayType

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gdt.array.operands import SCALARS
-from gdt.engine.builder import plan_of
 from gdt.engine.declaration import FROM_ENGINE, declaration_of
+from gdt.engine.first_run import plan_of
 from gdt.engine.plan import Memory, Plan, Shards
 from gdt.engine.ufunc import ufunc
 from gdt.errors import ArgumentError, error

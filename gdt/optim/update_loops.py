@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.engine.loops import Loop, loop, vectors
-from gdt.engine.specialization import are_arrays, are_floats
+from gdt.engine.loops import Loop, are_arrays, are_floats, loop, vectors
 
 Block = Any
 Body = Callable[..., Any]
@@ -57,7 +56,7 @@ def adam_loop(
 
 def in_place(update: Loop, flagged: Loop | None = None) -> Callable[..., Any]:
     """Return the function that chooses what runs in the place of an update op's body (see
-    `gdt.engine.specialization`): a loop; None where operands differ in shape or dtype, and
+    `gdt.engine.loops`): a loop; None where operands differ in shape or dtype, and
     where no loop has their dtype.
 
     flagged: the loop of a call in which a static is true."""

@@ -107,8 +107,9 @@ class Recorder(Observer):
         inputs: Sequence[Any],
         outputs: Sequence[Sequence[Any]],
     ) -> None:
-        update = plan.fast_update or partial(_update, plan.execute, len(outputs[0]))
-        scratch = plan.scratch if plan.fast_update else -1
+        phase = plan.phase
+        update = phase.update or partial(_update, plan.run, len(outputs[0]))
+        scratch = phase.scratch
         self._note(name, update, inputs, outputs, True, donated=donated, scratch=scratch, plan=plan)
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import SCALARS
-from gdt.engine.builder import plan_of
+from gdt.engine.first_run import plan_of
 from gdt.engine.op import Op
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -99,7 +99,7 @@ def _check_strategy(
     plan = plan_of(op.declaration, types, rule, sizes, prepared, strategy, rounds)
     blocks = [a.blocks if isinstance(a, DistributedArray) else a for a in arrays]
     with np.errstate(all="ignore"):
-        results = plan.execute(blocks)
+        results = plan.run(blocks)
     assert len(results) == len(expected), f"{len(results)} results, expected {len(expected)}"
     for out_type, result, want in zip(plan.outs, results, expected, strict=True):
         out = DistributedArray(out_type, tuple(result))

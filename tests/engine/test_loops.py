@@ -16,10 +16,9 @@ import pytest
 
 import gdt
 from gdt.engine import loops, threads
-from gdt.engine.loops import Loop
+from gdt.engine.loops import ChosenBody, Loop
 from gdt.engine.op import OPS
 from gdt.engine.plan import Shards
-from gdt.engine.specialization import ChosenBody
 from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
 from gdt.nn.functions.activations import error_function

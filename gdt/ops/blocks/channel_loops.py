@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gdt.engine.loops import Loop, loop
+from gdt.engine.loops import Loop, are_arrays, are_floats, loop
 from gdt.engine.plan import Shards
-from gdt.engine.specialization import are_arrays, are_floats
 from gdt.ops.blocks.sums import LARGEST, LONGEST, grouped
 
 Block = Any

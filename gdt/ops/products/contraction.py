@@ -20,10 +20,10 @@ from gdt.cuda import launches
 from gdt.engine.blas import is_small, multiply
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
+from gdt.engine.loops import are_arrays
 from gdt.engine.op import op
 from gdt.engine.plan import Labels, Memory
 from gdt.engine.source import define
-from gdt.engine.specialization import are_arrays
 from gdt.ops.elementwise import like
 from gdt.ops.products.panels import in_panels, reduced_in_panels
 from gdt.settings import MATMUL_PRECISION

@@ -24,7 +24,7 @@ import numpy as np
 from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.comm.relayout import run_transition
-from gdt.engine.builder import plan_of
+from gdt.engine.first_run import plan_of
 from gdt.engine.op import Op
 from gdt.engine.plan import Plan
 from gdt.engine.planned import BlockPlan, plan_of_blocks
@@ -217,7 +217,7 @@ class PanelProduct:
         out: list[Block] = []
         for panel in self.panels:
             blocks = [self._operand(panel, n, blocks) for n, blocks in enumerate(operands)]
-            (parts,) = panel.plan.execute(blocks)
+            (parts,) = panel.plan.run(blocks)
             del blocks
             for transition in panel.scatters:
                 parts = run_transition(transition, parts)
@@ -334,7 +334,7 @@ def _planned(run: PanelProduct) -> Plan:
         moved = list(blocks)
         for n, (_, axes, dim, *_, want, _) in cut.gathers.items():
             moved[n] = local.gather(moved[n], mesh.ndim, axes, dim, want.local_shape[dim])
-        ((block,),) = run.plan.execute([[block] for block in moved])
+        ((block,),) = run.plan.run([[block] for block in moved])
         counts = tuple([mesh.sizes[a] for a in cut.scattered])
         return local.split(xp, block, mesh.ndim, cut.scattered, counts, run.dims[-1] or 0)
 

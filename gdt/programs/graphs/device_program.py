@@ -86,7 +86,7 @@ class MultiTensorUpdate:
     """
 
     def __init__(self, plan: Plan, launch: Callable[..., None], arrays: int, count: int) -> None:
-        self._bodies, self._mesh = plan.kernel_bodies, plan.outs[0].mesh
+        self._bodies, self._mesh = plan.phase.kernel_bodies, plan.outs[0].mesh
         self._launch, self.arrays, self.count = launch, arrays, count
 
     def __call__(self, values: Sequence[Value], free: Sequence[bool]) -> list[Value]:
@@ -135,14 +135,14 @@ def _update_key(k: Instruction) -> Any:
     instructions."""
     if k.plan is None or _multi_tensor_kernel(k) is None:
         return id(k)
-    static = tuple(k.plan.kernel_bodies[0].static.items())
+    static = tuple(k.plan.phase.kernel_bodies[0].static.items())
     return k.name, k.inputs[len(k.donated) + 1 :], k.plan.outs[0].mesh, static
 
 
 def _multi_tensor_kernel(k: Instruction) -> Callable[..., None] | None:
     """Return the function that launches many updates like `k` at once; None unless their kernel
     applies on every device."""
-    bodies = k.plan.kernel_bodies if k.plan is not None else ()
+    bodies = k.plan.phase.kernel_bodies if k.plan is not None else ()
     if not bodies or not all(body.applies for body in bodies):
         return None
     op = OPS[k.name]

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gdt.engine.loops import loop
+from gdt.engine.loops import are_arrays, loop
 from gdt.engine.plan import Shards
-from gdt.engine.specialization import are_arrays
 from gdt.ops.blocks.sums import LONGEST
 
 Block = Any
