@@ -336,7 +336,8 @@ class Op(Differentiable, Generic[P, R_co]):
                 observer.on_update(self.name, plan, self.declaration.donated, operands, results)
         elif plan.fast is None:
             run: Any = lambda *xs: plan.run(xs)
-            run.expression = plan.phase.expression
+            # A call that processes compare is noted in every replay, which an expression is not.
+            run.expression = None if plan.noted else plan.phase.expression
             ran(self.name, run, operands, results, self)
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
