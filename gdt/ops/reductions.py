@@ -10,8 +10,8 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.engine.declaration import same_statics
-from gdt.engine.op import op
 from gdt.engine.loops import are_arrays
+from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.axes import Axis, distinct_axes, negative_axes, reduction_text
 from gdt.ops.blocks.host_values import warn
