@@ -7,8 +7,9 @@
 The function of ops says what is computed on every mesh, what is sent, how it is differentiated, and
 which layouts its results have: a first call with operands of some types runs it. Where one block of
 the host holds all elements in NumPy's order, later calls run the function of NumPy on views of
-them. Observers that count or explain, and tapes, unless `vjp` declares a gradient, are told of the
-ops.
+them. In place of a function of NumPy may stand an op, whose body computes the same along an axis
+that is whole. Observers that count or explain are told of the ops; so are tapes, unless `vjp`
+declares a gradient: then the function is one entry, as with `gdt.custom_vjp`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.backend import NUMPY
 from gdt.comm import local
+from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.differentiable import Vjp
 from gdt.engine.op import Op
 from gdt.engine.plan import Block, Plan
 from gdt.engine.source import as_tuple
@@ -39,12 +42,21 @@ class NumpyOp(Op[..., Any]):
         self, function: Callable[..., Any], body: Callable[..., Any], gathers: bool
     ) -> None:
         super().__init__(function, "", takes_namespace=False)
+        if isinstance(body, Op):
+            body = partial(body.declaration.body, np)
         self.function, self.body, self.gathers = function, body, gathers
+        self.place = function.__name__
         self.writes = "out" in inspect.signature(body).parameters
 
     def __reduce__(self) -> str:
         """By name, as functions are."""
-        return self.function.__name__
+        return self.place
+
+    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
+        """Declare gradients, as `Differentiable.vjp` does, of the function of ops too."""
+        super().vjp(*per_operand, joint=joint)
+        self.function = differentiable = custom_vjp(self.function)
+        differentiable.vjp(*per_operand, joint=joint)
 
     def __call__(self, *args: Any, **static: Any) -> Any:
         for a in args:
@@ -118,9 +130,10 @@ def _written(
 
 
 def in_numpy(
-    body: Callable[..., Any], *, gathers: bool = False
+    body: Callable[..., Any] | Op[..., Any], *, gathers: bool = False
 ) -> Callable[[Callable[..., Any]], NumpyOp]:
-    """A decorator of a function of ops; `body` computes the same of NumPy's arrays.
+    """A decorator of a function of ops; `body` computes the same of NumPy's arrays, or is an op
+    whose body does.
 
     The positional-only parameters of the function are its operands, arrays and Python numbers; the
     keyword-only ones are statics. The body has the same, and perhaps `out`: memory of the only

@@ -65,8 +65,8 @@ class LstsqResult(NamedTuple):
 # Where one block holds a matrix whose columns or rows are split, LAPACK takes it whole.
 
 
-@custom_vjp
-def _solve_by_panels(x: DistributedArray, y: DistributedArray) -> DistributedArray:
+@in_numpy(np.linalg.solve, gathers=True)
+def _solve_split(x: DistributedArray, y: DistributedArray, /) -> DistributedArray:
     solution = blocked.solve_by_panels(x, y)
     return relayout(solution, y.layout.resolved if any(y.layout.dims) else x.layout.resolved)
 
@@ -76,13 +76,6 @@ def _solve_split_vjp(g: Any, out: Any, x: Any, y: Any) -> tuple[DistributedArray
     return like(-matmul(columns, out.mT), x), like(columns, y)
 
 
-@in_numpy(np.linalg.solve, gathers=True)
-def _solve_split(x: DistributedArray, y: DistributedArray, /) -> DistributedArray:
-    solution: DistributedArray = _solve_by_panels(x, y)
-    return solution
-
-
-_solve_by_panels.vjp(joint=_solve_split_vjp)
 _solve_split.vjp(joint=_solve_split_vjp)
 
 
@@ -137,21 +130,14 @@ def _has_split_rows(x: DistributedArray) -> bool:
     return bool(rows) and not columns
 
 
-@custom_vjp
-def _inv_by_panels(x: DistributedArray) -> DistributedArray:
+@in_numpy(np.linalg.inv, gathers=True)
+def _inv_of_split(x: DistributedArray, /) -> DistributedArray:
     is_turned = _has_split_rows(x)
     inverse = blocked.invert_by_panels(x.mT if is_turned else x)
     return relayout(inverse.mT if is_turned else inverse, x.layout.resolved)
 
 
-@in_numpy(np.linalg.inv, gathers=True)
-def _inv_of_split(x: DistributedArray, /) -> DistributedArray:
-    inverse: DistributedArray = _inv_by_panels(x)
-    return inverse
-
-
-for _inverse in (_inv_by_panels, _inv_of_split):
-    _inverse.vjp(lambda g, out, x: like(-matmul(matmul(out.mT, g), out.mT), x))
+_inv_of_split.vjp(lambda g, out, x: like(-matmul(matmul(out.mT, g), out.mT), x))
 
 
 @public_of("linalg")
@@ -174,26 +160,19 @@ def inv(x: Any) -> DistributedArray:
 # ---------------------------------------------------------------- determinants
 
 
-@custom_vjp
-def _slogdet_by_panels(x: DistributedArray) -> tuple[DistributedArray, DistributedArray]:
-    """The sign of the determinant, and the logarithm of its magnitude."""
-    pivots = blocked.pivots_by_panels(x.mT if _has_split_rows(x) else x)
-    with np.errstate(divide="ignore"):
-        return prod(sign(pivots)), sum_(log(abs_(pivots)))
-
-
 def _slogdet_in_numpy(x: np.ndarray) -> tuple[Any, ...]:
     return tuple(np.linalg.slogdet(x))
 
 
 @in_numpy(_slogdet_in_numpy, gathers=True)
 def _slogdet_of_split(x: DistributedArray, /) -> tuple[DistributedArray, DistributedArray]:
-    sign, logarithm = _slogdet_by_panels(x)
-    return sign, logarithm
+    """The sign of the determinant, and the logarithm of its magnitude."""
+    pivots = blocked.pivots_by_panels(x.mT if _has_split_rows(x) else x)
+    with np.errstate(divide="ignore"):
+        return prod(sign(pivots)), sum_(log(abs_(pivots)))
 
 
-for _slogdet in (_slogdet_by_panels, _slogdet_of_split):
-    _slogdet.vjp(lambda g, out, x: like(slogdet_gradient(g, out, inv(x)), x))
+_slogdet_of_split.vjp(lambda g, out, x: like(slogdet_gradient(g, out, inv(x)), x))
 
 
 @public_of("linalg")

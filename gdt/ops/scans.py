@@ -14,12 +14,11 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import into
 from gdt.array.registry import public
-from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.declaration import same_statics
 from gdt.engine.loops import loop
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
-from gdt.engine.whole_arrays import in_numpy
+from gdt.engine.whole_arrays import NumpyOp, in_numpy
 from gdt.ops.axes import Axis, checked_axis
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
@@ -180,12 +179,13 @@ def cumprod_of_whole(
 # ---------------------------------------------------------------- scans of split axes
 
 
-@custom_vjp
-def scan_of_split(
-    x: DistributedArray, *, axis: int, product: bool, reverse: bool = False, dtype: Any = None
+def _scan_of_shards(
+    x: DistributedArray, axis: int, product: bool, reverse: bool, dtype: Any
 ) -> DistributedArray:
-    """`cumsum`, or `cumprod` if `product`, along a split axis, counted from the front."""
-    scan, join = _SCANS[product]
+    """`cumsum`, or `cumprod` if `product`, along a split axis, counted from the end: a scan of
+    every shard, and one of their totals."""
+    scan, _, join = _SCANS[product]
+    axis %= x.ndim
     shards, size = x.layout.num_shards(axis), x.shape[axis]
     chunk = -(-size // shards)
     if shards * chunk != size:
@@ -201,21 +201,20 @@ def scan_of_split(
     return whole if shards * chunk == size else getitem(whole, _prefix(axis, size))
 
 
-def _scan_in_numpy(
-    x: np.ndarray, out: np.ndarray, axis: int, product: bool, reverse: bool, dtype: Any
-) -> None:
-    _scanned(x, out, "cumprod" if product else "cumsum", axis - x.ndim, reverse, dtype)  # type: ignore[arg-type]
-
-
-@in_numpy(_scan_in_numpy)
-def scan_in_one_block(
-    x: DistributedArray, /, *, axis: int, product: bool, reverse: bool = False, dtype: Any = None
+@in_numpy(cumsum_of_whole)
+def cumsum_of_split(
+    x: DistributedArray, /, *, axis: int, reverse: bool = False, dtype: Any = None
 ) -> DistributedArray:
-    """`scan_of_split`, which one block scans in one go. Long vectors are left to the loop."""
-    scanned: DistributedArray = scan_of_split(
-        x, axis=axis, product=product, reverse=reverse, dtype=dtype
-    )
-    return scanned
+    """`cumsum` along a split axis."""
+    return _scan_of_shards(x, axis, False, reverse, dtype)
+
+
+@in_numpy(cumprod_of_whole)
+def cumprod_of_split(
+    x: DistributedArray, /, *, axis: int, reverse: bool = False, dtype: Any = None
+) -> DistributedArray:
+    """`cumprod` along a split axis."""
+    return _scan_of_shards(x, axis, True, reverse, dtype)
 
 
 def _exclusive(
@@ -248,9 +247,10 @@ def _prefix(axis: int, size: int) -> tuple[slice, ...]:
     return (*[slice(None)] * axis, slice(size))
 
 
-_SCANS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray]]] = {
-    False: (cumsum_of_whole, add),
-    True: (cumprod_of_whole, multiply),
+# By whether it is a product: the scan of a whole axis, that of a split one, and what joins both.
+_SCANS: dict[bool, tuple[Op[..., DistributedArray], NumpyOp, Op[..., DistributedArray]]] = {
+    False: (cumsum_of_whole, cumsum_of_split, add),
+    True: (cumprod_of_whole, cumprod_of_split, multiply),
 }
 
 
@@ -260,14 +260,13 @@ _SCANS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray]]] 
 def _scan(
     x: DistributedArray, axis: int, product: bool, reverse: bool, dtype: Any
 ) -> DistributedArray:
-    if x.layout.dims[axis] and x.shape[axis]:
-        is_long = x.ndim == 1 and not product and x.type.local_shape[0] >= SMALLEST
-        run: Any = scan_of_split if is_long else scan_in_one_block
-        result: DistributedArray = run(
-            x, axis=axis % x.ndim, product=product, reverse=reverse, dtype=dtype
-        )
-        return result
-    return _SCANS[product][0](x, axis=axis, reverse=reverse, dtype=dtype)
+    whole, split, _ = _SCANS[product]
+    axis = axis % x.ndim - x.ndim  # from the end, as bodies count
+    run: Any = split if x.layout.dims[axis] and x.shape[axis] else whole
+    if run is split and x.ndim == 1 and not product and x.type.local_shape[0] >= SMALLEST:
+        run = split.function  # the loop adds up several shards at once
+    result: DistributedArray = run(x, axis=axis, reverse=reverse, dtype=dtype)
+    return result
 
 
 def _cumsum_vjp(
@@ -290,16 +289,9 @@ def _cumprod_vjp(
     return astype(where(first, at_first, where(zero, 0, before)), x.dtype)
 
 
-def _split_vjp(
-    g: Any, out: Any, x: Any, *, axis: int, product: bool, **static: Any
-) -> DistributedArray:
-    return (_cumprod_vjp if product else _cumsum_vjp)(g, out, x, axis=axis, **static)
-
-
-cumsum_of_whole.vjp(_cumsum_vjp)
-cumprod_of_whole.vjp(_cumprod_vjp)
-scan_of_split.vjp(_split_vjp)
-scan_in_one_block.vjp(_split_vjp)
+for _sums, _products in zip(_SCANS[False][:2], _SCANS[True][:2], strict=True):
+    _sums.vjp(_cumsum_vjp)
+    _products.vjp(_cumprod_vjp)
 
 
 def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray, int, Any]:

@@ -264,12 +264,7 @@ def _by_group(
 # ---------------------------------------------------------------- split axes
 
 
-def _accumulate_in_numpy(x: np.ndarray, ufunc: str, axis: int) -> np.ndarray:
-    result: np.ndarray = getattr(np, ufunc).accumulate(x, axis=axis)
-    return result
-
-
-@in_numpy(_accumulate_in_numpy)
+@in_numpy(accumulate_of_whole)
 def accumulate_of_split(x: DistributedArray, /, *, ufunc: str, axis: int) -> DistributedArray:
     """`ufunc_accumulate` of an associative ufunc along a split axis, counted from the front."""
     shards, size = x.layout.num_shards(axis), x.shape[axis]
@@ -296,12 +291,7 @@ def _gathered(x: DistributedArray, axis: int) -> DistributedArray:
     return relayout(x, Layout.of(x.mesh, (*dims[:axis], (), *dims[axis + 1 :])))
 
 
-def _reduce_in_numpy(x: np.ndarray, ufunc: str, axis: int, keepdims: bool) -> np.ndarray:
-    result: np.ndarray = getattr(np, ufunc).reduce(x, axis=axis, keepdims=keepdims)
-    return result
-
-
-@in_numpy(_reduce_in_numpy)
+@in_numpy(reduce_of_whole)
 def reduce_of_split(
     x: DistributedArray, /, *, ufunc: str, axis: int, keepdims: bool
 ) -> DistributedArray:
@@ -320,14 +310,7 @@ def _whole_shards(size: int, shards: int) -> tuple[Segments, int]:
     return Segments([((0, count),) for count in counts]), -(-size // chunk)
 
 
-def _reduceat_in_numpy(
-    x: np.ndarray, ufunc: str, indices: tuple[int, ...], axis: int
-) -> np.ndarray:
-    result: np.ndarray = getattr(np, ufunc).reduceat(x, indices, axis=axis)
-    return result
-
-
-@in_numpy(_reduceat_in_numpy)
+@in_numpy(reduceat_of_whole)
 def reduceat_of_split(
     x: DistributedArray, /, *, ufunc: str, indices: tuple[int, ...], axis: int
 ) -> DistributedArray:
