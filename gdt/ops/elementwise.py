@@ -168,7 +168,11 @@ def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
         remedy = "Write layout=..., by name." if isinstance(dtype, Layout) else None
         raise error(DtypeError, name, f"{dtype!r} is not a dtype", remedy=remedy) from None
     if kind_of(number_type) not in "biufc":
-        raise error(DtypeError, name, f"dtype {number_type} is no number")
+        is_bytes = number_type.kind == "V"  # as which zarr compares elements
+        remedy = (
+            "Write gdt.store(x, dataset) for zarr's and HDF5's data sets." if is_bytes else None
+        )
+        raise error(DtypeError, name, f"dtype {number_type} is no number", remedy=remedy)
     return number_type if number_type.isnative else number_type.newbyteorder("=")
 
 

@@ -87,7 +87,10 @@ def test_data_sets_of_zarr(tmp_path: Path) -> None:
     source = zarr.create_array(tmp_path / "a.zarr", shape=(7, 6), chunks=(3, 2), dtype="float32")
     gdt.store(gdt.asarray(VALUES, layout=layout), source)
     assert source[:].tolist() == VALUES.tolist()
-    assert gdt.asarray(source, layout=layout).tolist() == VALUES.tolist()
+    x = gdt.asarray(source, layout=layout)
+    assert x.tolist() == VALUES.tolist()
+    with pytest.raises(DtypeError, match=r"Write gdt.store\(x, dataset\)"):
+        zarr.array(x)
 
 
 def test_what_is_no_data_set_of_the_array_is_refused() -> None:
