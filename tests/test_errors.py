@@ -452,6 +452,7 @@ def test_errors_are_named_by_the_innermost_public_call() -> None:
         "Batches": lambda: gdt.data.Batches(np.ones(3), np.ones(2), batch_size=1),
         "Dense": lambda: gdt.nn.Dense(2)(gdt.ones(())),
         "restore": lambda: gdt.checkpoint.restore("nowhere", {}),
+        "matmul_backend": lambda: gdt.matmul_backend("mkl"),
         "sum": lambda: gdt.sum(A, axis=2),
         "log_softmax": lambda: gdt.log_softmax(A, axis=2),
         "logsumexp": lambda: gdt.logsumexp(A, axis=2),

@@ -222,7 +222,7 @@ def _public_name(frame: FrameType, module: str) -> str:
                 return op
     if module == "gdt.arguments" and (owner, method) == ("checked", "<locals>.call"):
         return str(variables["name"])
-    for namespace in ("gdt", package):
+    for namespace in ("gdt", package) if owner[0] != "_" else ():
         value: Any = vars(sys.modules[namespace]).get(owner.rstrip("_"))
         if isinstance(value, type) and value.__module__ == module:
             cls = type(variables["self"]) if "self" in variables else variables.get("cls", value)
