@@ -365,7 +365,7 @@ def test_one_launch_updates_all_parameters_to_the_bit(
     emulated: EmulatedBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(adam_step, "plans", Cache(1 << 20))  # Adam and AdamW have the same
+    monkeypatch.setattr(adam_step, "multi_tensor_plans", Cache(1 << 20))  # those of AdamW too
 
     def run(mesh: gdt.Mesh) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(0)
