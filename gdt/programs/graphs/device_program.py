@@ -31,8 +31,8 @@ class DeviceProgram(NamedTuple):
 
 
 def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | None:
-    """Return the part of a program that runs on devices. None if a draw has inputs, or if an op
-    that is no update takes a float from the host: only updates take an array in its place.
+    """Return the part of a program that runs on devices. None if a draw has inputs, or if another
+    op than updates and products takes a float from the host: only these take an array in its place.
 
     values: the blocks or the scalar that each register held when the program was recorded.
     """
@@ -48,7 +48,7 @@ def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | N
         if k.is_effect:
             continue
         floats = [r for r in k.inputs if r in origin and r not in arrays]
-        if floats and not k.donated:
+        if floats and not k.donated and k.name != "multiply":  # by which `apply` gets its numbers
             return None
         if floats:
             first_blocks = (blocks_of(values[r])[0] for r in k.inputs)
