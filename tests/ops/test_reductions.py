@@ -236,7 +236,8 @@ def test_a_variance_that_overflows_is_infinite_over_empty_shards() -> None:
     mesh = gdt.create_mesh([("x", 8)], device_type="CPU")
     for layout in (gdt.Layout(["x"], mesh), gdt.Layout([None], mesh)):
         x = gdt.asarray(value, layout=layout)
-        assert np.isposinf(gdt.var(x).numpy()) and np.isposinf(np.var(value))
+        with np.errstate(over="ignore"):  # of which NumPy warns, on some machines
+            assert np.isposinf(gdt.var(x).numpy()) and np.isposinf(np.var(value))
 
 
 @pytest.mark.parametrize("n", [3, 4997])
