@@ -1,4 +1,4 @@
-"""What a call of a step depends on: its arguments, and the state that it refers to."""
+"""The places that a call of a step depends on: its arguments, and the state that it refers to."""
 
 from __future__ import annotations
 

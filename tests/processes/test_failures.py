@@ -151,7 +151,7 @@ DIFFERENT = {
     "index": ["cut(float64[16]  ['batch'], how=Cut(Interval(start=3", "Interval(start=4"],
     "written": ["move_intervals(float64[1]", "at=0, start=3,", "at=0, start=4,"],
     "bounds": ["different arrays", "with 0.0, 1.0, True, line ", "with 0.0, 2.0, True, line "],
-    "option": ["different random numbers", "'poisson') with 3.0,", "'poisson') with 4.0,"],
+    "option": ["different random numbers", "'poisson') with 3.0 of #", "'poisson') with 4.0 of #"],
     "shards": ["map_shards of <lambda>.<locals>.<lambda> (code ", "(float64[16]  ['batch'])"],
     "bound": ["<lambda> (code ", ", factor=2.0)(float64[16]  ['batch'])", ", factor=3.0)("],
     "given first": ["partial of multiply (0=2.0)(float64[16]", "partial of multiply (0=3.0)("],
