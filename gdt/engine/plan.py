@@ -89,7 +89,7 @@ class Labels:
 
 
 class Phase:
-    """What a plan does at present, see the figure in `gdt.engine`.
+    """A phase of a plan: the work that it does at present; see the figure in `gdt.engine`.
 
     expression: of a function of the blocks of all operands, as a program writes it into its source;
         None where `run` has to be called. The others are those of an update, see

@@ -1,4 +1,4 @@
-"""The places that a call of a step depends on: its arguments, and the state that it refers to."""
+"""Places that a call of a step depends on: its arguments, and the state that it refers to."""
 
 from __future__ import annotations
 

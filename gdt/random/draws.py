@@ -201,7 +201,7 @@ class Domain(NamedTuple):
         return cls(least, most, text[0] == "(", text[-1] == ")")
 
     def contains(self, x: Any) -> Any:
-        """Which elements lie in the domain; of a NaN it is false."""
+        """Whether each element lies in the domain; of a NaN it is false."""
         inside = x > self.least if self.excludes_least else x >= self.least
         if self.most == math.inf and not self.excludes_most:
             return inside

@@ -252,8 +252,8 @@ def _attributes(name: str, value: Any) -> Iterator[Place]:
 
 
 def _wrapped(value: Any) -> list[Any]:
-    """What a method, a partial function, a descriptor, a weak reference or another wrapper holds,
-    which is always the same."""
+    """The object that a method, a partial function, a descriptor, a weak reference or another
+    wrapper holds, which is always the same."""
     if isinstance(value, weakref.ref):
         return [value()]
     if isinstance(value, WRAPPERS):
