@@ -192,12 +192,8 @@ class Merge:
     """
 
     def __init__(self, blocks: PlanBlocks) -> None:
-        self.blocks, self.mesh, self.backend, self.op = (
-            blocks,
-            blocks.mesh,
-            blocks.backend,
-            blocks.op,
-        )
+        self.blocks, self.op = blocks, blocks.op
+        self.mesh, self.backend = blocks.mesh, blocks.backend
         self.axes: Axes = () if blocks.op.merge is None else blocks.merged_axes()
         self.gathered: tuple[int, int] | None = None
 

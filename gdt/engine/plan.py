@@ -93,7 +93,7 @@ class Phase:
 
     expression: of a function of the blocks of all operands, as a program writes it into its source;
         None where `run` has to be called. The others are those of an update, see
-        `gdt.engine.updating`.
+        `gdt.engine.donated`.
     """
 
     expression: Expression | None = None
