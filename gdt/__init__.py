@@ -109,8 +109,6 @@ LOADED_ON_FIRST_USE = {
 _module_of = {name: module for module, names in LOADED_ON_FIRST_USE.items() for name in names}
 _packages = {module for module in LOADED_ON_FIRST_USE if "." not in module}
 
-displayed.loaders.append(lambda: importlib.import_module("gdt.debug.html"))
-
 __all__ = ["distributed", "fft", "free_memory", "lib", "linalg", "random", "set_cache_limit"]
 __all__.extend([*_module_of, *_packages])
 __all__ += array_module.__all__

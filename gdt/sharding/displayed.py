@@ -17,10 +17,6 @@ def to_html(value: object) -> str:
     return f"<pre style='font-family:monospace'>{html.escape(repr(value))}</pre>"
 
 
-loaders: list[Callable[[], object]] = []
-"""The functions that load what registers with `to_html`, before the first object is shown."""
-
-
 class Displayed:
     """An object that Jupyter and other notebooks show as HTML."""
 
