@@ -1,7 +1,7 @@
 """Compilable: compile, fit, evaluate, predict and save as methods of every Module, as in Keras.
 
-What they do belongs to `gdt.training` and `gdt.saving`, which stand above this package and add
-their functions to `METHODS`.
+What they do belongs to `gdt.training` and `gdt.saving`, which stand above this package, and load
+when a method is first called.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -25,18 +26,10 @@ NOT_BUILT = "Its layers find their sizes at the first call: call it with a batch
 Verbose = Literal["auto", 0, 1, 2]  # True is 1, and False 0
 
 
-class _Methods(dict[str, Callable[..., Any]]):
-    """Functions by name; the packages that add them are loaded when the first one is called."""
-
-    def __missing__(self, name: str) -> Callable[..., Any]:
-        for package in ("gdt.training", "gdt.saving"):
-            importlib.import_module(package)
-        return dict(self)[name]
-
-
-METHODS = _Methods()
-"""The functions behind the methods of `Compilable`, by name: each takes the arguments of the
-method, with the model as `self`, by their names."""
+def _keras() -> ModuleType:
+    """Return the module of the functions behind the methods of `Compilable`, each of which takes
+    the arguments of its method by their names, with the model as `self`."""
+    return importlib.import_module("gdt.training.keras")
 
 
 def own_method(model: Any, name: str) -> Callable[..., Any] | None:
@@ -80,7 +73,7 @@ class Compilable(Stateful):
 
         Raises ArgumentError before `compile`.
         """
-        return METHODS["compiled"](self)
+        return _keras().compiled(self)
 
     @compared_first
     def compile(
@@ -110,7 +103,7 @@ class Compilable(Stateful):
         >>> model.predict(np.ones((1, 1), "float32"), verbose=0).round(1).tolist()
         [[3.0]]
         """
-        METHODS["compile"](**locals())
+        _keras().compile(**locals())
 
     @compared_first
     def fit(
@@ -148,7 +141,7 @@ class Compilable(Stateful):
 
         Raises ArgumentError before `compile`; ShapeError where arrays differ in their rows.
         """
-        return METHODS["fit"](**locals())
+        return _keras().fit(**locals())
 
     @compared_first
     def evaluate(
@@ -164,7 +157,7 @@ class Compilable(Stateful):
     ) -> Any:
         """Return loss and metrics as a list, the loss alone where there are no metrics, or as a
         dict; means over rows."""
-        return METHODS["evaluate"](**locals())
+        return _keras().evaluate(**locals())
 
     @compared_first
     def predict(
@@ -176,7 +169,7 @@ class Compilable(Stateful):
         callbacks: Any = None,
     ) -> Any:
         """Return the predictions for all rows as one NumPy array."""
-        return METHODS["predict"](**locals())
+        return _keras().predict(**locals())
 
     @compared_first
     def train_on_batch(
@@ -188,19 +181,19 @@ class Compilable(Stateful):
         return_dict: bool = False,
     ) -> Any:
         """Take one step; return loss and metrics of the batch as `evaluate` does."""
-        return METHODS["train_on_batch"](**locals())
+        return _keras().train_on_batch(**locals())
 
     @compared_first
     def test_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Return loss and metrics of one batch in evaluation mode as `evaluate` does."""
-        return METHODS["test_on_batch"](**locals())
+        return _keras().test_on_batch(**locals())
 
     @compared_first
     def predict_on_batch(self, x: Any) -> Any:
         """Return the predictions for one batch as a NumPy array."""
-        return METHODS["predict_on_batch"](**locals())
+        return _keras().predict_on_batch(**locals())
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """Take one step with a batch (x, y) or (x, y, weights); return its results by name.
@@ -228,13 +221,13 @@ class Compilable(Stateful):
         >>> sorted(model.fit(x, x, verbose=0).history)
         ['loss', 'rate']
         """
-        return METHODS["train_step"](**locals())  # type: ignore[no-any-return]
+        return _keras().train_step(**locals())  # type: ignore[no-any-return]
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """Measure a batch (x, y) or (x, y, weights); return its results by name. See `train_step`.
 
         Raises ArgumentError before `compile`."""
-        return METHODS["test_step"](**locals())  # type: ignore[no-any-return]
+        return _keras().test_step(**locals())  # type: ignore[no-any-return]
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
@@ -242,7 +235,7 @@ class Compilable(Stateful):
         """Return the loss of a batch, by the loss that `compile` was given. See `train_step`.
 
         Raises ArgumentError before `compile`, and where that was given no loss."""
-        return METHODS["compute_loss"](**locals())  # type: ignore[no-any-return]
+        return _keras().compute_loss(**locals())  # type: ignore[no-any-return]
 
     def get_weights(self) -> list[np.ndarray]:
         """Return all arrays of `state()`, in its order, as NumPy arrays."""
@@ -306,7 +299,7 @@ class Compilable(Stateful):
     @compared_first
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the whole model to a folder for `gdt.load_model`; return the folder."""
-        saved: Path = METHODS["save"](self, path)
+        saved: Path = importlib.import_module("gdt.saving.model").save_model(self, path)
         return saved
 
     @compared_first
@@ -331,4 +324,4 @@ class Compilable(Stateful):
         60B on each device
         24 FLOPs for a row, forwards
         """
-        METHODS["summary"](self, shape, console)
+        importlib.import_module("gdt.nn.summary").summary(self, shape, console)

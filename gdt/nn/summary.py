@@ -13,7 +13,6 @@ from rich.console import Console
 
 from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError
-from gdt.nn.compiling import METHODS
 from gdt.nn.module import Module, parts
 from gdt.observe import Observer, observing
 from gdt.ops.creation import zeros
@@ -218,9 +217,6 @@ def summary(model: Module, shape: Sequence[int] | None, console: Console | None)
     if processes.current().index == 0:
         target = console or Console()
         target.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-METHODS["summary"] = summary
 
 
 def example_inputs(model: Module, shape: Sequence[int] | None) -> list[Any] | None:

@@ -25,7 +25,7 @@ from gdt.checkpoint.restoring import read_alike
 from gdt.checkpoint.saving import in_all_processes, write_whole
 from gdt.comm.notes import gathered_with_lines
 from gdt.errors import CheckpointError, GdtError, error
-from gdt.nn.compiling import METHODS, Compilation
+from gdt.nn.compiling import Compilation
 from gdt.nn.module import Module, join_scope
 from gdt.ops.creation import zeros
 from gdt.saving.encoding import Decoder, Encoder
@@ -209,6 +209,3 @@ def _mesh_like(dims: Any) -> Mesh:
         )
         remedy = "Name one: load_model(path, mesh=...)."
         raise error(CheckpointError, problem, remedy=remedy) from None
-
-
-METHODS["save"] = save_model

@@ -18,7 +18,7 @@ from gdt.errors import ArgumentError, error, type_text
 from gdt.errors.foreign_names import remedy_for
 from gdt.metrics import MeanOf, Metric
 from gdt.nn import losses
-from gdt.nn.compiling import METHODS, Compilation, own_method
+from gdt.nn.compiling import Compilation, own_method
 from gdt.nn.module import Module
 from gdt.optim.names import optimizer_of
 from gdt.optim.optimizer import Optimizer
@@ -248,12 +248,3 @@ def compute_loss(
 ) -> DistributedArray:
     """Return the loss of a batch as gdt does, which does not look at x."""
     return compiled(self).loss_of_batch(y, y_pred, sample_weight)
-
-
-METHODS.update(
-    (function.__name__, function)
-    for function in (
-        compile, compiled, fit, evaluate, predict, train_on_batch, test_on_batch, predict_on_batch,
-        train_step, test_step, compute_loss,
-    )
-)  # fmt: skip
