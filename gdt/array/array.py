@@ -18,9 +18,10 @@ from gdt.array.indexed_updates import FlatIterator, IndexedUpdates
 from gdt.array.moving import move_to_layouts
 from gdt.array.numpy_protocols import call_function, call_ufunc
 from gdt.array.operators import ArrayMethods
+from gdt.array.printing import repr_of, str_of
 from gdt.array.python_protocols import PythonProtocols
-from gdt.array.registry import FUNCTIONS, UNCHECKED
-from gdt.array.views import OutdatedBlocks, base_of, check_writable, rebind, renew, shares_base
+from gdt.array.registry import FUNCTIONS
+from gdt.array.views import OutdatedBlocks, base_of, rebind, renew
 from gdt.backend import backend_of
 from gdt.comm.agreement import HISTORIES, Origin, origin_of
 from gdt.comm.notes import note_fetch
@@ -216,12 +217,6 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         return shards_of(self.type, self.blocks)
 
     @checked
-    def copy(self) -> DistributedArray:
-        """The array in memory of its own."""
-        result: DistributedArray = FUNCTIONS["copy"](self)
-        return result
-
-    @checked
     def block_until_ready(self) -> DistributedArray:
         """Wait until the values are computed; returns the array."""
         transport_of(self.mesh).wait()
@@ -246,19 +241,6 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         return IndexedUpdates(self)
 
     @checked
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """`x[index] = value` for every index of `x[index]`; views of `x` show it.
-
-        A gradient with respect to an array that is written while a tape records is an error. A
-        recorded step may write to its arguments and its state, and to no other array of before.
-        """
-        check_writable(self)
-        if shares_base(self, value) and self[index]._shared == value._shared:
-            return  # `x[1:3] += y` assigns the view to which it has written
-        if not UNCHECKED["write_at"](self, value, index):
-            rebind(self, FUNCTIONS["update_at"](self, value, index))
-
-    @checked
     def fill(self, value: Any) -> None:
         """Set every element to `value`, a number."""
         self[...] = value
@@ -266,14 +248,12 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
     @checked
     def sort(self, axis: int = -1, **options: Any) -> None:
         """Sort the array along `axis`; see `gdt.sort`, which returns another one."""
-        after = FUNCTIONS["sort"](self, axis=axis, **options)
-        rebind(self, FUNCTIONS["relayout"](after, self.layout.resolved))
+        rebind(self, self._sorted(axis=axis, **options).relayout(self.layout.resolved))
 
     @checked
     def partition(self, kth: Any, axis: int = -1) -> None:
         """Partition the array along `axis`; see `gdt.partition`, which returns another one."""
-        after = FUNCTIONS["partition"](self, kth, axis=axis)
-        rebind(self, FUNCTIONS["relayout"](after, self.layout.resolved))
+        rebind(self, self._partitioned(kth, axis=axis).relayout(self.layout.resolved))
 
     @checked
     def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
@@ -376,23 +356,15 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
             return self
         return self.relayout(Layout.replicated(device, self.ndim))
 
-    # ---- moving
-
-    @checked
-    def relayout(self, layout: Layout | Sequence[Any]) -> DistributedArray:
-        """See `gdt.relayout`."""
-        result: DistributedArray = FUNCTIONS["relayout"](self, layout)
-        return result
-
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in ARRAYS]
 
     def __repr__(self) -> str:
-        return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
+        return repr_of(self)
 
     def __str__(self) -> str:
         """The number alone of an array of rank 0, as NumPy's; else as `repr`, with the layout."""
-        return repr(self) if self.ndim else FUNCTIONS["array_str"](self)
+        return repr(self) if self.ndim else str_of(self)
 
 
 def _unsettable(name: str, instead: str) -> Callable[[DistributedArray, object], None]:

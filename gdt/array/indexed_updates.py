@@ -8,10 +8,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from gdt.array.operators import ArrayMethods
 from gdt.array.registry import FUNCTIONS
 from gdt.errors import IndexRangeError, IndexTypeError, error
 
-ArrayT = TypeVar("ArrayT")  # DistributedArray, whose module imports this one
+ArrayT = TypeVar("ArrayT", bound=ArrayMethods)  # DistributedArray, whose module imports this one
 
 
 class IndexedUpdates(Generic[ArrayT]):
@@ -43,12 +44,10 @@ class IndexedElements(Generic[ArrayT]):
 
     def get(self) -> ArrayT:
         """The elements: `x[index]`."""
-        elements: ArrayT = FUNCTIONS["getitem"](self.array, self.index)
-        return elements
+        return self.array[self.index]
 
     def _updated(self, value: Any, how: str) -> ArrayT:
-        array: ArrayT = FUNCTIONS["update_at"](self.array, value, self.index, how)
-        return array
+        return self.array._updated(value, self.index, how)
 
     def set(self, value: Any) -> ArrayT:
         """The array with `value` there; of several values for an element the last."""
@@ -102,24 +101,21 @@ class FlatIterator(Generic[ArrayT]):
         return int(self.base.size)  # type: ignore[attr-defined]
 
     def __iter__(self) -> Iterator[ArrayT]:
-        return iter(self.copy())  # type: ignore[call-overload, no-any-return]
+        return iter(self.copy())  # type: ignore[arg-type]
 
     def copy(self) -> ArrayT:
         """The elements as an array of rank 1."""
-        flat: ArrayT = FUNCTIONS["reshape"](self.base, -1, copy=True)
-        return flat
+        return self.base.flatten()
 
     def __getitem__(self, index: Any) -> ArrayT:
         place = self._place(index)
-        source, at = (self.copy(), index) if place is None else (self.base, place)
-        elements: ArrayT = FUNCTIONS["getitem"](source, at)
-        return elements
+        return self.copy()[index] if place is None else self.base[place]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         base: Any = self.base
         if index is Ellipsis or (isinstance(index, slice) and index == slice(None)):
-            if FUNCTIONS["size"](value):
-                base[...] = FUNCTIONS["resize"](value, base.shape)
+            if np.size(value):
+                base[...] = np.resize(value, base.shape)
             return
         place = self._place(index)
         if place is not None:
@@ -128,12 +124,12 @@ class FlatIterator(Generic[ArrayT]):
         if isinstance(index, slice):
             index = FUNCTIONS["arange"](*index.indices(len(self)), device=base.mesh)
         elif np.dtype(getattr(index, "dtype", np.asarray(index).dtype)) == bool:
-            if FUNCTIONS["shape"](index) != (len(self),):
-                shape = list(FUNCTIONS["shape"](index))
-                problem = f"a mask of shape {shape} cannot choose from {len(self)} elements"
+            shape = np.shape(index)
+            if shape != (len(self),):
+                problem = f"a mask of shape {list(shape)} cannot choose from {len(self)} elements"
                 raise error(IndexRangeError, "flat", problem, operands={"x": base.type})
-            index = FUNCTIONS["flatnonzero"](index)
-        FUNCTIONS["put"](base, index, value)
+            index = np.flatnonzero(index)
+        base.put(index, value)
 
     def _place(self, index: Any) -> tuple[int, ...] | None:
         """The indices along all axes of an element that an int names; None for another index, and

@@ -113,7 +113,7 @@ def _cast(
         return inputs
     return [
         np.asarray(x).astype(d) if isinstance(x, np.ndarray | np.generic) or type(x) in WEAK
-        else functions["astype"](x, d)
+        else x.astype(d)
         for x, d in zip(operands, resolved, strict=False)
     ]  # fmt: skip
 
@@ -182,7 +182,7 @@ def _combine_at(functions: Functions, name: str, full_name: str, inputs: Sequenc
         raise of_the_host(full_name, x)
     if name not in AT_NAMES or not values:
         raise _lacking(functions, full_name)
-    x[...] = functions["update_at"](x, values[0], index, how=AT_NAMES[name])
+    x[...] = x._updated(values[0], index, AT_NAMES[name])
 
 
 def _refuse(full_name: str, options: Mapping[str, Any]) -> None:

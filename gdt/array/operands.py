@@ -12,7 +12,6 @@ from gdt.array.array import DistributedArray
 from gdt.array.dlpack import imported
 from gdt.array.operators import is_array_like
 from gdt.array.placing import distribute
-from gdt.array.registry import FUNCTIONS
 from gdt.backend import as_array
 from gdt.backend.cupy import on_gpu
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
@@ -155,7 +154,7 @@ def joined_meshes(values: Sequence[Any]) -> list[Any]:
     arrays = [v for v in values if isinstance(v, DistributedArray)]
     mesh = next(a.mesh for a in arrays if a.mesh is not unplaced)
     return [
-        FUNCTIONS["relayout"](v, Layout.replicated(mesh, v.ndim))
+        v.relayout(Layout.replicated(mesh, v.ndim))
         if isinstance(v, DistributedArray) and v.mesh is unplaced
         else v
         for v in values

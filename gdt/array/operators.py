@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -122,18 +122,6 @@ def _as_kept(x: Any, result: Any, symbol: str) -> Any:
     return result if result.dtype == x.dtype else result.astype(x.dtype)
 
 
-def _divmod(*, reflected: bool = False) -> Callable[..., Any]:
-    """Make a method for floor and remainder of self / other; of other / self if `reflected`."""
-
-    def method(self: Any, other: Any) -> Any:
-        if not is_array_like(other):
-            return NotImplemented
-        operands = (other, self) if reflected else (self, other)
-        return FUNCTIONS["floor_divide"](*operands), FUNCTIONS["remainder"](*operands)
-
-    return method
-
-
 class ArrayMethods:
     """The operators and methods of a `DistributedArray` that call public functions on the array."""
 
@@ -158,7 +146,6 @@ class ArrayMethods:
     __ifloordiv__ = _in_place("floor_divide", "//=")
     __mod__, __rmod__ = _operator("remainder"), _reflected("remainder")
     __imod__ = _in_place("remainder", "%=")
-    __divmod__, __rdivmod__ = _divmod(), _divmod(reflected=True)
     __pow__, __rpow__ = _operator("power"), _reflected("power")
     __ipow__ = _in_place("power", "**=")
     __matmul__, __rmatmul__ = _operator("matmul"), _reflected("matmul")
@@ -178,6 +165,15 @@ class ArrayMethods:
     __neg__, __pos__ = _forward("negative"), _forward("positive")
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__: Method  # `getitem` itself, which `gdt.ops.indexing` puts here
+    __setitem__: ClassVar[Callable[[Any, Any, Any], None]]  # which `gdt.ops.writing` puts here
+
+    def __divmod__(self: Any, other: Any) -> Any:
+        return (self // other, self % other) if is_array_like(other) else NotImplemented
+
+    def __rdivmod__(self: Any, other: Any) -> Any:
+        if not is_array_like(other):
+            return NotImplemented
+        return self.__rfloordiv__(other), self.__rmod__(other)
 
     astype = _named(_astype, "astype")
     squeeze, conj, take = (_forward(n) for n in ("squeeze", "conj", "take"))
@@ -189,29 +185,27 @@ class ArrayMethods:
     any, all, argmax, argmin = (_forward(n) for n in ("any", "all", "argmax", "argmin"))
     std, var, cumsum, cumprod = (_forward(n) for n in ("std", "var", "cumsum", "cumprod"))
     round, clip, ravel = _forward("round"), _forward("clip"), _forward("ravel")
+    copy, relayout = _forward("copy"), _forward("relayout")
+    _sorted, _partitioned = _forward("sort"), _forward("partition")  # new arrays
+    _updated = _forward("update_at")
 
     def reshape(self, *shape: Any, **options: Any) -> Self:
         """See `gdt.reshape`; the sizes may be given one by one. options: its `order` and `copy`."""
         sizes = shape[0] if len(shape) == 1 else shape
-        out: Self = (
-            FUNCTIONS["reshape"](self, sizes, **options)
-            if options
-            else UNCHECKED["reshape"](self, shape=sizes)
-        )
-        return out
+        if options:
+            return FUNCTIONS["reshape"](self, sizes, **options)
+        return UNCHECKED["reshape"](self, shape=sizes)
 
     @checked
     def transpose(self, *axes: Any) -> Self:
         """See `gdt.transpose`; the axes may be given one by one."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        out: Self = FUNCTIONS["transpose"](self, axes=order)
-        return out
+        return FUNCTIONS["transpose"](self, axes=order)
 
     @checked
     def flatten(self, order: str = "C") -> Self:
         """The elements as an array of rank 1 of its own; `order` as of `gdt.reshape`."""
-        out: Self = FUNCTIONS["reshape"](self, -1, order=order, copy=True)
-        return out
+        return self.reshape(-1, order=order, copy=True)
 
     @checked
     def compress(self, condition: Any, axis: int | None = None) -> Self:
@@ -222,8 +216,7 @@ class ArrayMethods:
     @property
     def real(self) -> Self:
         """The real part."""
-        out: Self = UNCHECKED["real"](self)
-        return out
+        return UNCHECKED["real"](self)
 
     @real.setter
     def real(self: Any, value: Any) -> None:
@@ -232,8 +225,7 @@ class ArrayMethods:
     @property
     def imag(self) -> Self:
         """The imaginary part."""
-        out: Self = UNCHECKED["imag"](self)
-        return out
+        return UNCHECKED["imag"](self)
 
     @imag.setter
     def imag(self: Any, value: Any) -> None:
@@ -242,8 +234,7 @@ class ArrayMethods:
     @property
     def T(self) -> Self:
         """The array with its axes reversed."""
-        out: Self = UNCHECKED["transpose"](self)
-        return out
+        return UNCHECKED["transpose"](self)
 
     @property
     def mT(self: Any) -> Any:

@@ -42,7 +42,7 @@ def _written(out: Any, name: str, result: Any, where: Any, casting: str) -> Any:
         problem = f"a result of {result.dtype} cannot be written as {target.dtype}"
         raise error(DtypeError, name, problem, operands={"out": target.type})
     if where is not True:
-        result = FUNCTIONS["where"](where, FUNCTIONS["astype"](result, target.dtype), target)
+        result = FUNCTIONS["where"](where, result.astype(target.dtype), target)
     if target.shape != result.shape:
         problem = f"out has shape {list(target.shape)}, the result {list(result.shape)}"
         raise error(ShapeError, name, problem, operands={"out": target.type})

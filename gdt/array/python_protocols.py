@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
 from gdt.observe import OBSERVERS
 from gdt.sharding import processes
@@ -103,14 +102,14 @@ class PythonProtocols:
         return (self[i] for i in range(len(self)))
 
     def __contains__(self: Any, value: object) -> bool:
-        return bool(FUNCTIONS["any"](self == value))
+        return bool((self == value).any())
 
     def __round__(self: Any, decimals: int | None = None) -> Any:
         """`round(x, 2)` is `gdt.round`; `round(x)` of rank 0 an int, as Python's numbers have
         it."""
         if decimals is None and self.ndim == 0:
             return round(self.item())
-        return FUNCTIONS["round"](self, decimals or 0)
+        return self.round(decimals or 0)
 
     def __format__(self: Any, spec: str) -> str:
         if self.ndim and spec:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gdt.arguments import checked
 
+A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name; `public` and `gdt.op` add to them
+
+class ArrayFunction(Protocol):
+    """A public function as methods of arrays call it: with an array, of whose class its result
+    is."""
+
+    def __call__(self, x: A, /, *args: Any, **static: Any) -> A: ...
+
+
+FUNCTIONS: dict[str, ArrayFunction] = {}  # by name; `public` and `gdt.op` add to them
 # What operators call, which have looked at the arguments: the same functions without `checked`, and
 # the methods `__call__` of ops, since a call of an object takes longer.
-UNCHECKED: dict[str, Callable[..., Any]] = {}
+UNCHECKED: dict[str, ArrayFunction] = {}
 ALIASES: dict[str, str] = {}  # NumPy's other names of them; `gdt.functions.aliases` fills it
 METHODS: dict[str, Callable[..., Any]] = {}  # of arrays, which call the function of their name
 

@@ -15,13 +15,17 @@ from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.functions.grids import Arrays
 from gdt.functions.grids import shape as shape_of
 from gdt.ops.comparison import greater_equal, less, logical_or
-from gdt.ops.creation import asarray, ones
+from gdt.ops.creation import asarray, ones, zeros
 from gdt.ops.elementwise import astype
+from gdt.ops.joining import stack
+from gdt.ops.masks import nonzero
 from gdt.ops.ranges import arange
 from gdt.ops.reductions import any_
 from gdt.ops.shapes import Shape, checked_shape
+from gdt.sharding.layout import Layout
 
 __all__ = [
+    "argwhere",
     "diag_indices",
     "diag_indices_from",
     "mask_indices",
@@ -32,6 +36,19 @@ __all__ = [
     "triu_indices_from",
     "unravel_index",
 ]
+
+
+@public
+def argwhere(x: Any) -> DistributedArray:
+    """The indices of the elements that are not 0, a row for each: (elements, rank), int64.
+
+    >>> gdt.argwhere(gdt.asarray([[0, 3], [4, 0]])).tolist()
+    [[0, 1], [1, 0]]
+    """
+    (x,) = as_operands("argwhere", x=x)
+    if not x.ndim:
+        return zeros((int(bool(x)), 0), np.int64, layout=Layout.replicated(x.mesh, 2))
+    return stack(list(nonzero(x)), axis=1)
 
 
 def _placed(arrays: Sequence[np.ndarray], like: Any = None) -> Arrays:

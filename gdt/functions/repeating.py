@@ -10,13 +10,16 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.placing import distribute
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.blocks.intervals import move_intervals
 from gdt.ops.joining import operand_types
 from gdt.ops.lookup import along_axis_or_flat, checked_indices
 from gdt.ops.movement import alias
+from gdt.ops.ranges import arange
 from gdt.ops.repeated_rows import repeated_rows
+from gdt.ops.scans import cumsum
+from gdt.ops.searching import searchsorted
 from gdt.ops.shapes import broadcast_to, broadcast_to_, checked_shape, expand_dims, reshape
 from gdt.ops.taking import LARGE, rows_at
 from gdt.sharding.layout import Layout
@@ -136,18 +139,17 @@ def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> Di
     beyond it.
     """
     x, counts = as_operands("repeat", x=x, repeats=counts)
-    is_wrong = counts.dtype.kind not in "iu" or bool(FUNCTIONS["any"](counts < 0))
+    is_wrong = counts.dtype.kind not in "iu" or bool((counts < 0).any())
     if is_wrong:
         problem, operands = (
             "counts are integers of 0 or more",
             {"x": x.type, "repeats": counts.type},
         )
         raise error(ArgumentError, problem, operands=operands)
-    total = int(FUNCTIONS["sum"](counts.astype(float)))  # exact where there is memory for it
+    total = int(counts.astype(float).sum())  # exact where there is memory for it
     checked_shape((*x.shape[:axis], total, *x.shape[axis + 1 :]), "repeat")
     counts = counts.astype(np.int64)
     if x.layout.dims[axis]:
         return repeated_rows(x, counts, axis=axis, size=total)
-    places = FUNCTIONS["arange"](total, layout=Layout.of(x.mesh, counts.layout.dims))
-    ends = FUNCTIONS["cumsum"](counts)
-    return rows_at(x, FUNCTIONS["searchsorted"](ends, places, side="right"), axis=axis)
+    places = arange(total, layout=Layout.of(x.mesh, counts.layout.dims))
+    return rows_at(x, searchsorted(cumsum(counts), places, side="right"), axis=axis)

@@ -149,8 +149,7 @@ def like(g: DistributedArray, x: DistributedArray) -> DistributedArray:
 
 def zero(g: Any, out: Any, x: DistributedArray, **static: Any) -> DistributedArray:
     """The gradient of a step function."""
-    zeros: DistributedArray = FUNCTIONS["zeros_like"](x)
-    return zeros
+    return FUNCTIONS["zeros_like"](x)
 
 
 # ---------------------------------------------------------------- casts

@@ -15,7 +15,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.vectors import Exchange, cut, join, part_of, sent_by_all
 from gdt.engine.custom_vjp import custom_vjp
@@ -29,7 +29,7 @@ from gdt.ops.shapes import reshape, transpose
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 
-__all__ = ["argwhere", "compress", "extract", "flatnonzero", "nonzero"]
+__all__ = ["compress", "extract", "flatnonzero", "nonzero"]
 
 Block = Any
 Interval = tuple[int, int]
@@ -197,8 +197,7 @@ def select_rows(x: DistributedArray, mask: DistributedArray) -> DistributedArray
         x = relayout(x, _split_first(x, mask.layout.dims[0]))
     axes = tuple(sorted(x.layout.dims[0]))
     x, mask = relayout(x, _split_first(x, axes)), relayout(mask, _split_first(mask, axes))
-    selected: DistributedArray = _selected(x, mask)
-    return selected
+    return _selected(x, mask)
 
 
 def _split_first(x: DistributedArray, axes: Axes) -> Layout:
@@ -229,8 +228,7 @@ def flatnonzero(x: Any) -> DistributedArray:
     if are_unwatched(truths):
         return _places_in_numpy(truths)
     axes = tuple(sorted(truths.layout.dims[0]))
-    places: DistributedArray = _true_places(relayout(truths, _split_first(truths, axes)))
-    return places
+    return _true_places(relayout(truths, _split_first(truths, axes)))
 
 
 def _places_in_numpy(truths: DistributedArray) -> DistributedArray:
@@ -268,24 +266,6 @@ def nonzero(x: Any) -> tuple[DistributedArray, ...]:
         along = flat // step if step > 1 else flat
         indices.append(along % size if dim and size else along)
     return tuple(indices)
-
-
-@public
-def argwhere(x: Any) -> DistributedArray:
-    """The indices of the elements that are not 0, a row for each: (elements, rank), int64.
-
-    >>> gdt.argwhere(gdt.asarray([[0, 3], [4, 0]])).tolist()
-    [[0, 1], [1, 0]]
-    """
-    (x,) = as_operands("argwhere", x=x)
-    if not x.ndim:
-        count = int(bool(x))
-        empty: DistributedArray = FUNCTIONS["zeros"](
-            (count, 0), np.int64, layout=Layout.replicated(x.mesh, 2)
-        )
-        return empty
-    places: DistributedArray = FUNCTIONS["stack"](list(nonzero(x)), axis=1)
-    return places
 
 
 @public

@@ -17,6 +17,7 @@ from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
 from gdt.ops.movement import alias
+from gdt.ops.rounding import floor, round_
 from gdt.ops.shapes import broadcast_to
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
@@ -204,7 +205,7 @@ def _with_statistics(
         function = FUNCTIONS[{"maximum": "max", "minimum": "min"}.get(mode, mode)]
         number = function(edge, axis=dim, keepdims=True).resolve()  # so that `x` stays split
         if x.dtype.kind in "iu" and mode in ("mean", "median"):
-            number = FUNCTIONS["round"](number)
+            number = round_(number)
         shape = (*x.shape[:dim], width, *x.shape[dim + 1 :])
         border = broadcast_to(astype(number, x.dtype), shape)
         parts = [border, *parts] if is_first else [*parts, border]
@@ -226,7 +227,7 @@ def _with_ramps(
         steps = steps if is_first else steps[::-1]
         share = as_operand(steps, edge.mesh, "pad", "steps", is_constant=True)
         ramp = end + (edge - end) / width * share
-        border = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "iu" else ramp, x.dtype)
+        border = astype(floor(ramp) if x.dtype.kind in "iu" else ramp, x.dtype)
         parts = [border, *parts] if is_first else [*parts, border]
     return concat(parts, dim)
 

@@ -76,10 +76,7 @@ def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> Distrib
     """The result of a reduction of `x` over `axis`, with the reduced axes kept as 1s."""
     axes = distinct_axes(x.type, axis)
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    if out.shape == shape:
-        return out
-    result: DistributedArray = FUNCTIONS["reshape"](out, shape)
-    return result
+    return out if out.shape == shape else out.reshape(shape)
 
 
 def restore_axes(
@@ -88,8 +85,7 @@ def restore_axes(
     """The cotangent of a reduction, broadcast to the shape of its operand."""
     if not keepdims and g.ndim:  # a scalar broadcasts as it is
         g = kept_dims(g, x, axis)
-    cotangent: DistributedArray = FUNCTIONS["broadcast_to"](g, x.shape)
-    return cotangent
+    return FUNCTIONS["broadcast_to"](g, x.shape)
 
 
 # ---------------------------------------------------------------- sum and mean
@@ -130,7 +126,7 @@ def _sum_vjp(
     g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
 ) -> Any:
     if dtype is not None:
-        g = FUNCTIONS["astype"](g, x.dtype)
+        g = g.astype(x.dtype)
     return restore_axes(g, x, axis, keepdims)
 
 
@@ -205,8 +201,10 @@ def _mean_vjp(
     g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
 ) -> Any:
     if dtype is not None and x.dtype != np.float16:
-        g = FUNCTIONS["astype"](g, x.dtype)
-    share = FUNCTIONS["astype"](divided_by_count(g, reduced_count(x, axis)), x.dtype)
+        g = g.astype(x.dtype)
+    share = divided_by_count(g, reduced_count(x, axis))
+    if share.dtype != x.dtype:
+        share = share.astype(x.dtype)
     return restore_axes(share, x, axis, keepdims)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.array.views import shown, view_step
 from gdt.engine.op import op
 from gdt.errors import GradientError, ShapeError, error
@@ -154,7 +154,7 @@ def _with_part(x: DistributedArray, part: int, value: DistributedArray) -> Distr
     if x.dtype == value.dtype:
         return in_layout_of(value, x)
     pairs = viewed_in_parts(reshape(x, (*x.shape, 1)), dtype=value.dtype)  # (..., 1, 2)
-    pairs = FUNCTIONS["update_at"](pairs, value, (..., 0, part))
+    pairs = pairs.at[..., 0, part].set(value)
     return in_layout_of(reshape(viewed_together(pairs, dtype=x.dtype), x.shape), x)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.array.views import view_step
 from gdt.backend import backend_of
 from gdt.engine.declaration import FROM_ENGINE
@@ -22,6 +22,7 @@ from gdt.engine.planned import plan_of_blocks
 from gdt.errors import ArgumentError, CopyError, DtypeError, ShapeError, error
 from gdt.ops.axes import checked_axes, distinct_axes
 from gdt.ops.blocks.flattened import plan_flattened
+from gdt.ops.movement import relayout_
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
@@ -98,7 +99,7 @@ def _reshape_rule(array_type: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
         points = sorted({math.prod(d[: i + 1]) for d in (a, b) for i in range(len(d))})
         if 0 not in points and all(q % p == 0 for p, q in pairwise(points)):
             cuts = [1, *points]
-            names = {q: factor(q // p) for p, q in zip(cuts, points, strict=False)}  # type: ignore[assignment]
+            names = {q: factor(q // p) for p, q in zip(cuts, points, strict=False)}
             left += _compound(a, names, points)
             right += _compound(b, names, points)
             continue
@@ -236,7 +237,7 @@ def _put_reshaped(x: DistributedArray, shape: Any, value: Any) -> DistributedArr
 def in_layout_of(value: DistributedArray, x: DistributedArray) -> DistributedArray:
     """The value as it lies when `x` takes it."""
     layout = x.layout.resolved
-    return value if value.layout is layout else FUNCTIONS["relayout"](value, layout)
+    return value if value.layout is layout else relayout_(value, layout)
 
 
 view_step(

@@ -13,11 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_elements, as_operand
 from gdt.array.operators import is_array_like
-from gdt.array.registry import UNCHECKED, public
-from gdt.array.views import all_observers, outdate, partial_of, view_step, views_of
+from gdt.array.registry import public
+from gdt.array.views import (
+    all_observers,
+    check_writable,
+    outdate,
+    partial_of,
+    rebind,
+    shares_base,
+    view_step,
+    views_of,
+)
 from gdt.backend import NUMPY, backend_of
 from gdt.comm.agreement import HISTORIES
 from gdt.engine.planned import BlockPlan, planned_op
@@ -291,7 +301,21 @@ def write_at(x: DistributedArray, value: Any, index: Any) -> bool:
     return _written(x, region, value)
 
 
-UNCHECKED["write_at"] = write_at  # for `x[index] = value`
+@checked
+def __setitem__(x: DistributedArray, index: Any, value: Any) -> None:
+    """`x[index] = value` for every index of `x[index]`; views of `x` show it.
+
+    A gradient with respect to an array that is written while a tape records is an error. A recorded
+    step may write to its arguments and its state, and to no other array of before.
+    """
+    check_writable(x)
+    if shares_base(x, value) and x[index]._shared == value._shared:
+        return  # `x[1:3] += y` assigns the view to which it has written
+    if not write_at(x, value, index):
+        rebind(x, update_at(x, value, index))
+
+
+DistributedArray.__setitem__ = __setitem__
 
 
 def _is_unobserved(x: DistributedArray) -> bool:

@@ -19,13 +19,13 @@ import numpy as np
 
 from gdt.arguments import checked, checked_class, compared_first
 from gdt.array.array import DistributedArray
-from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.data.feed import REITERABLE
 from gdt.errors import ArgumentError, LayoutError, error, type_text
 from gdt.nn.layout_map import LayoutMap
 from gdt.nn.module import Home, making_models
 from gdt.ops.movement import relayout
+from gdt.ops.reductions import mean, sum_
 from gdt.ops.shapes import reshape
 from gdt.sharding import devices as device_kinds
 from gdt.sharding.layout import Layout
@@ -198,7 +198,7 @@ class Strategy:
         value = value.resolve()
         if not value.ndim or value.layout.num_shards(0) == 1:
             return value
-        function = FUNCTIONS["sum" if name == "SUM" else "mean"]
+        function = sum_ if name == "SUM" else mean
         if axis is None:
             replicas, rows = self.num_replicas_in_sync, value.shape[0]
             if rows % replicas:

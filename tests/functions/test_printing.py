@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.functions.printing import edges
+from gdt.array.printing import edges
 from gdt.testing import choices, meshes, placed
 
 
