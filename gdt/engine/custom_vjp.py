@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, ParamSpec, TypeVar
 
 from gdt.arguments import checked
 from gdt.engine.differentiable import Differentiable
@@ -12,8 +12,11 @@ from gdt.observe import OBSERVERS
 
 __all__ = ["custom_vjp"]
 
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
-class custom_vjp(Differentiable):
+
+class custom_vjp(Differentiable, Generic[P, R_co]):
     """A decorator: a function of ops becomes one entry on the tape, with a gradient of its own.
 
     Operands are given by position, statics by name. `vjp` declares the gradient as that of an op;
@@ -27,7 +30,7 @@ class custom_vjp(Differentiable):
     [1.0]
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[P, R_co]) -> None:
         self.name = function.__name__.strip("_")
         self.function = checked(function, self.name)
         self.__name__, self.__doc__, self.__module__ = (
@@ -52,7 +55,7 @@ class custom_vjp(Differentiable):
             return False
         return count > 0
 
-    def __call__(self, *args: Any, **static: Any) -> Any:
+    def __call__(self, *args: P.args, **static: P.kwargs) -> R_co:
         observers = OBSERVERS.get()
         inner = tuple([o for o in observers if o.wants_parts])
         for observer in inner:

@@ -228,7 +228,7 @@ class Op(Differentiable, Generic[P, R_co]):
         try:
             plan = self.plans.get(key)
         except TypeError:  # a static that cannot be hashed, such as a list
-            plan = key = None  # type: ignore[assignment]
+            plan = key = None
         observers = OBSERVERS.get()
         try:
             if plan is None:

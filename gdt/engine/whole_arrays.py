@@ -18,7 +18,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -34,12 +34,15 @@ from gdt.observe import OBSERVERS, Observer, observing_only
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
-class NumpyOp(Op[..., Any]):
+
+class NumpyOp(Op[P, R_co]):
     """A function of ops with a function of NumPy that computes the same; see `in_numpy`."""
 
     def __init__(
-        self, function: Callable[..., Any], body: Callable[..., Any], gathers: bool
+        self, function: Callable[P, R_co], body: Callable[..., Any], gathers: bool
     ) -> None:
         super().__init__(function, "", takes_namespace=False)
         if isinstance(body, Op):
@@ -58,7 +61,7 @@ class NumpyOp(Op[..., Any]):
         self.function = differentiable = custom_vjp(self.function)
         differentiable.vjp(*per_operand, joint=joint)
 
-    def __call__(self, *args: Any, **static: Any) -> Any:
+    def __call__(self, *args: P.args, **static: P.kwargs) -> R_co:
         for a in args:
             if type(a) is not DistributedArray or a.type.is_of_numpy:
                 continue
@@ -70,7 +73,7 @@ class NumpyOp(Op[..., Any]):
             listens = observer.wants_moves or type(observer).on_op is not Observer.on_op
             if listens and not is_told:
                 return self.function(*args, **static)
-        return self._call(*args, **static)
+        return self._call(*args, **static)  # type: ignore[no-any-return]
 
     def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         """Make the plan of a call with these operands and statics: its outputs are of the types
@@ -131,7 +134,7 @@ def _written(
 
 def in_numpy(
     body: Callable[..., Any] | Op[..., Any], *, gathers: bool = False
-) -> Callable[[Callable[..., Any]], NumpyOp]:
+) -> Callable[[Callable[P, R_co]], NumpyOp[P, R_co]]:
     """A decorator of a function of ops; `body` computes the same of NumPy's arrays, or is an op
     whose body does.
 

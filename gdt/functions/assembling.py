@@ -255,8 +255,7 @@ def _matrix(x: Any, name: str) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if x.ndim < 2:
         raise error(ShapeError, f"rank {x.ndim} is less than 2", operands={"x": x.type})
-    result: DistributedArray = x
-    return result
+    return x
 
 
 @public
@@ -274,8 +273,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> DistributedArray:
         raise error(ShapeError, f"axes {axes} are no two axes", operands={"x": x.type})
     first, second = places
     if k % 4 == 0:
-        result: DistributedArray = x
-        return result
+        return x
     if k % 4 == 2:
         return flip(flip(x, axis=first), axis=second)
     order = [*range(x.ndim)]

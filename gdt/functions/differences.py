@@ -47,8 +47,7 @@ def diff(
     if n < 0:
         raise error(ArgumentError, f"n is {n}, and no count", operands={"x": x.type})
     if n == 0:
-        same: DistributedArray = x
-        return same
+        return x
     if not x.ndim:
         raise error(ShapeError, "rank 0 has no neighbours", operands={"x": x.type})
     at = checked_axis(x.type, axis)
@@ -58,8 +57,7 @@ def diff(
     ]
     parts = [p for p in (ends[0], x, ends[1]) if p is not None]
     x = concat(parts, axis=at) if len(parts) > 1 else x
-    result: DistributedArray = _differences(x, n=n, axis=at)
-    return result
+    return _differences(x, n=n, axis=at)
 
 
 def _differences_in_numpy(x: np.ndarray, out: np.ndarray, n: int, axis: int) -> None:
@@ -140,8 +138,7 @@ def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Distrib
         else:
             width = diff(x, axis=axis)
     if type(width) in (int, float):
-        evenly: DistributedArray = _area(y, width, axis=at)
-        return evenly
+        return _area(y, width, axis=at)
     later, earlier = _neighbours(y, at)
     return sum_(width * (later + earlier) / 2.0, axis=at)
 
@@ -199,10 +196,7 @@ def _slope(f: DistributedArray, spacing: Any, axis: int, edge_order: int) -> Dis
         raise error(ShapeError, problem, operands={"f": f.type})
 
     if type(spacing) in (int, float):
-        evenly: DistributedArray = _slope_of_even_points(
-            f, spacing, axis=axis, edge_order=edge_order
-        )
-        return evenly
+        return _slope_of_even_points(f, spacing, axis=axis, edge_order=edge_order)
     return _slope_of_points(f, spacing, axis, edge_order)
 
 
@@ -273,13 +267,12 @@ def _end(f: DistributedArray, h: Any, axis: int, order: int, *, is_last: bool) -
         first: DistributedArray = (point(1) - point(0)) * sign / a
         return first
     b = distance(1)
-    slope = (
+    slope: DistributedArray = (
         point(0) * (-(2.0 * a + b) / (a * (a + b)))
         + point(1) * ((a + b) / (a * b))
         + point(2) * (-a / (b * (a + b)))
     )
-    result: DistributedArray = slope * sign
-    return result
+    return slope * sign
 
 
 @public

@@ -84,8 +84,7 @@ def trim_zeros(
         index[a] = slice(start if "f" in places else 0, stop if "b" in places else n)
         if is_zero and places == {"f"}:
             index[a] = slice(n, n)
-    result: DistributedArray = x[tuple(index)]
-    return result
+    return x[tuple(index)]
 
 
 @public

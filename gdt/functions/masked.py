@@ -97,7 +97,9 @@ max_.extend(_extreme_like(max_, "max", maximum))
 min_.extend(_extreme_like(min_, "min", minimum))
 
 
-def _truth_like(op: Any, name: str, *, identity: bool) -> Callable[..., DistributedArray]:
+def _truth_like(
+    op: Callable[..., DistributedArray], name: str, *, identity: bool
+) -> Callable[..., DistributedArray]:
     """The extension of `any` or `all`."""
 
     def extended(
@@ -105,8 +107,7 @@ def _truth_like(op: Any, name: str, *, identity: bool) -> Callable[..., Distribu
     ) -> DistributedArray:
         (x,) = as_operands(name, x=x)
         truths, _ = only_where(name, astype(x, bool), where, identity)
-        result: DistributedArray = op(truths, axis=axis, keepdims=keepdims)
-        return result
+        return op(truths, axis=axis, keepdims=keepdims)
 
     return extended
 

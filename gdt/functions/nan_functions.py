@@ -306,5 +306,4 @@ def _checked(name: str, x: Any, axis: int | None) -> DistributedArray:
     axis = None if axis in (0, -1) and not x.ndim else axis  # as NumPy takes them
     if has_nan(x) and reduced_count(x, axis) and bool(any_(all_(isnan(x), axis=axis))):
         raise error(ShapeError, "all elements of a slice are NaN", operands={"x": x.type})
-    checked: DistributedArray = x
-    return checked
+    return x

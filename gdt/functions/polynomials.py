@@ -132,8 +132,7 @@ def polyder(p: Any, m: int = 1) -> DistributedArray:
     for _ in range(m):
         count = p.shape[0]
         p = p[:-1] * np.arange(count - 1, 0, -1)
-    result: DistributedArray = p
-    return result
+    return p
 
 
 @public
@@ -154,8 +153,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> DistributedArray:
     for constant in constants[:m]:
         p = p / np.arange(p.shape[0], 0, -1)
         p = concat([p, with_rank(as_operands("polyint", p=p, k=constant)[1], 1)])
-    result: DistributedArray = p
-    return result
+    return p
 
 
 @public

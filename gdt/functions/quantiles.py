@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -269,7 +269,7 @@ def _quantiles(
     if weights is not None:
         front, shares = (_in_front(a, axes, keeps_dtype=True) for a in (x, weights))
         chosen = _weighted(front, shares, np.array(how.q), numbers_only=of_numbers)
-        found: DistributedArray = how.in_shape(chosen, x, axes)
+        found = how.in_shape(chosen, x, axes)
     elif of_numbers or x.size >= LONG:
         found = _quantiles_of(x, axes, how, of_numbers=of_numbers)
     else:
@@ -282,6 +282,9 @@ def _quantiles(
 LONG = 1 << 17  # elements of a split vector of which samples find some faster than NumPy
 
 
+ArrayT = TypeVar("ArrayT", DistributedArray, np.ndarray)
+
+
 class Quantiles(NamedTuple):
     """The quantiles asked for: levels `q` of 0 to 1, one at least, a result whose first axes are
     `shape`; the dtype of values between two elements."""
@@ -292,10 +295,10 @@ class Quantiles(NamedTuple):
     dtype: np.dtype
     keepdims: bool
 
-    def in_shape(self, out: Any, x: Any, axes: Sequence[int]) -> Any:
+    def in_shape(self, out: ArrayT, x: Any, axes: Sequence[int]) -> ArrayT:
         """The quantiles of `x` along axes, which are listed along the first axis of `out`."""
         if self.keepdims:
-            rest = [1 if d in axes else n for d, n in enumerate(x.shape)]
+            rest: list[int] = [1 if d in axes else n for d, n in enumerate(x.shape)]
             out = out.reshape((len(self.q), *rest))
         if not self.shape:
             return out.reshape(out.shape[1:])
@@ -310,10 +313,7 @@ def _quantiles_of(
     """Quantiles along axes, counted from the front."""
     front = _in_front(x, axes, keeps_dtype=how.method in CHOOSING and not of_numbers)
     run = _of_numbers if of_numbers else _whole
-    out: DistributedArray = how.in_shape(
-        run(front, np.array(how.q), how.method, how.dtype), x, axes
-    )
-    return out
+    return how.in_shape(run(front, np.array(how.q), how.method, how.dtype), x, axes)
 
 
 def _quantiles_in_numpy(x: np.ndarray, axes: tuple[int, ...], how: Quantiles) -> np.ndarray:
@@ -339,8 +339,7 @@ def _quantiles_in_numpy(x: np.ndarray, axes: tuple[int, ...], how: Quantiles) ->
         results = [_between_two(*pair, weight) for pair, weight in zip(pairs, weights, strict=True)]
     else:
         results = [_between(*pair, weight, np) for pair, weight in zip(pairs, weights, strict=True)]
-    quantiles: np.ndarray = how.in_shape(np.array(results, how.dtype), x, axes)
-    return quantiles
+    return how.in_shape(np.array(results, how.dtype), x, axes)
 
 
 @in_numpy(_quantiles_in_numpy)

@@ -299,8 +299,7 @@ def isin(
     x, test = as_operands("isin", x=x, test=test)
     if not {x.dtype.kind, test.dtype.kind} <= {"b", "i"}:
         x, test = of_one_dtype("isin", x=x, test=test)
-    result: DistributedArray = _are_members(x, test, invert=bool(invert))
-    return result
+    return _are_members(x, test, invert=bool(invert))
 
 
 def _are_members_in_numpy(x: np.ndarray, test: np.ndarray, invert: bool) -> np.ndarray:

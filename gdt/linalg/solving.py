@@ -269,8 +269,7 @@ def pinv(
     if 0 in x.shape[-2:]:
         return matrix_transpose(x)
     inverse, _ = _pinv(settled(x), _tolerance("pinv", x, rcond if rtol is None else rtol))
-    result: DistributedArray = inverse
-    return result
+    return inverse
 
 
 @public_of("linalg")

@@ -93,13 +93,11 @@ def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
             remedy="Labels have the shape of the logits without the last axis.",
         )
     if k == 1:
-        first: DistributedArray = argmax(logits, axis=-1) == labels
-        return first
+        return argmax(logits, axis=-1) == labels
     rows = expand_dims(labels, -1)
     own = take_along_axis(logits, rows, axis=-1)
     others = (logits <= own).astype("int32").sum(axis=-1)  # and the label's own
-    hits: DistributedArray = others > logits.shape[-1] - k
-    return hits
+    return others > logits.shape[-1] - k
 
 
 def _mean(hits: DistributedArray, reduction: str) -> DistributedArray:

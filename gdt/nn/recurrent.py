@@ -195,7 +195,7 @@ def _checked_mask(layer: str, mask: Any, x: Any) -> DistributedArray:
             "It is True where a step counts: ids != 0.",
         )
         raise error(DtypeError, layer, problem, remedy=remedy)
-    return mask  # type: ignore[no-any-return]
+    return mask
 
 
 class LSTM(Recurrent):

@@ -257,8 +257,7 @@ def nan_to_num(
     (x,) = as_operands("nan_to_num", x=x)
     if not copy:
         rebind(x, relayout(nan_to_num(x, True, nan, posinf, neginf), x.layout.resolved))
-        written: DistributedArray = x
-        return written
+        return x
     if x.dtype.kind == "c":
         parts = [nan_to_num(part, True, nan, posinf, neginf) for part in (real(x), imag(x))]
         return astype(parts[0] + multiply(parts[1], 1j), x.dtype)
@@ -269,8 +268,7 @@ def nan_to_num(
     below = float(limits.min) if neginf is None else neginf
     are_numbers = all(type(number) in (int, float) for number in (nan, above, below))
     run = _numbers if are_numbers else _numbers.function
-    numbers: DistributedArray = run(x, nan, above, below)
-    return numbers
+    return run(x, nan, above, below)
 
 
 def _numbers_in_numpy(
@@ -357,7 +355,6 @@ def real_if_close(x: Any, tol: float = 100) -> DistributedArray:
     """
     (x,) = as_operands("real_if_close", x=x)
     if x.dtype.kind != "c":
-        result: DistributedArray = x
-        return result
+        return x
     limit = tol * float(limits_of(x.dtype).eps) if tol > 1 else tol
     return real(x) if bool(all_(less(abs_(imag(x)), limit))) else x

@@ -82,7 +82,7 @@ def constrained(x: DistributedArray, layout: Layout) -> DistributedArray:
     the layout of `x`, once, and not by each op that reads it."""
     if x.layout is layout:
         return x
-    return _constrain(x, layout=layout)  # type: ignore[no-any-return]
+    return _constrain(x, layout=layout)
 
 
 @custom_vjp

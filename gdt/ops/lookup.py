@@ -83,8 +83,7 @@ def checked_indices(
             f"indices have dtype {indices.dtype}; they are integers",
             operands={"x": array_type, "indices": indices.type},
         )
-    checked: DistributedArray = indices
-    return checked
+    return indices
 
 
 def _in_range(

@@ -64,8 +64,9 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
     if axis is None:
         flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
         return reshape(flat, x.shape)
-    pairs = [(shift, axis)]
-    if not (type(shift) is int and type(axis) is int):
+    if type(shift) is int and type(axis) is int:
+        pairs = [(shift, axis)]
+    else:
         shifts, axes = np.broadcast_arrays(shift, axis)
         pairs = list(zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True))
     moved = x

@@ -6,6 +6,7 @@ own scan says what each shard begins with.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -247,8 +248,10 @@ def _prefix(axis: int, size: int) -> tuple[slice, ...]:
     return (*[slice(None)] * axis, slice(size))
 
 
+Scan = Op[..., DistributedArray]
+
 # By whether it is a product: the scan of a whole axis, that of a split one, and what joins both.
-_SCANS: dict[bool, tuple[Op[..., DistributedArray], NumpyOp, Op[..., DistributedArray]]] = {
+_SCANS: dict[bool, tuple[Scan, NumpyOp[..., DistributedArray], Scan]] = {
     False: (cumsum_of_whole, cumsum_of_split, add),
     True: (cumprod_of_whole, cumprod_of_split, multiply),
 }
@@ -262,11 +265,10 @@ def _scan(
 ) -> DistributedArray:
     whole, split, _ = _SCANS[product]
     axis = axis % x.ndim - x.ndim  # from the end, as bodies count
-    run: Any = split if x.layout.dims[axis] and x.shape[axis] else whole
+    run: Callable[..., DistributedArray] = split if x.layout.dims[axis] and x.shape[axis] else whole
     if run is split and x.ndim == 1 and not product and x.type.local_shape[0] >= SMALLEST:
         run = split.function  # the loop adds up several shards at once
-    result: DistributedArray = run(x, axis=axis, reverse=reverse, dtype=dtype)
-    return result
+    return run(x, axis=axis, reverse=reverse, dtype=dtype)
 
 
 def _cumsum_vjp(

@@ -248,5 +248,4 @@ def digitize(x: Any, bins: Any, right: bool = False) -> DistributedArray:
     side = "left" if right else "right"
     if rises:
         return searchsorted(bins, x, side=side)
-    bin_numbers: DistributedArray = bins.size - searchsorted(flip(bins), x, side=side)
-    return bin_numbers
+    return bins.size - searchsorted(flip(bins), x, side=side)

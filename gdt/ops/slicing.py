@@ -247,8 +247,7 @@ def _vjp(g: Any, out: Any, x: Any, *, how: BasicIndex) -> DistributedArray:
         g = reshape(g, how.whole.shape)
     for step in reversed(how.steps):
         g = moved_back(g, step.array_type, step.how.dim, step.how.pieces)
-    back: DistributedArray = g
-    return back
+    return g
 
 
 _cut.vjp(_vjp)

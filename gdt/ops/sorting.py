@@ -194,8 +194,7 @@ def argsort(
     if not descending:
         return _order_along(x, axis)
     order = flip(_order_along(flip(x, axis=axis), axis), axis=axis)
-    descended: DistributedArray = x.shape[axis] - 1 - order
-    return descended
+    return x.shape[axis] - 1 - order
 
 
 @op("... -> ...")
@@ -273,8 +272,7 @@ def partition(x: Any, kth: int | Sequence[int], axis: int | None = -1) -> Distri
     x, axis = _operand(x, axis, "partition")
     _check_kth(x, kth, axis)
     places = tuple(np.atleast_1d(kth).tolist())
-    partitioned: DistributedArray = _partitioned(x, kth=places, axis=axis)
-    return partitioned
+    return _partitioned(x, kth=places, axis=axis)
 
 
 def _partitioned_in_numpy(x: np.ndarray, kth: tuple[int, ...], axis: int) -> np.ndarray:

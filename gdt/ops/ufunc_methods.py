@@ -339,8 +339,7 @@ def ufunc_accumulate(x: DistributedArray, ufunc: str, axis: int = 0) -> Distribu
     """`ufunc.accumulate(x, axis)` of the ufunc of that name."""
     axis = checked_axis(x.type, axis)
     if _is_split(x, ufunc, axis):
-        result: DistributedArray = accumulate_of_split(x, ufunc=ufunc, axis=axis)
-        return result
+        return accumulate_of_split(x, ufunc=ufunc, axis=axis)
     scanned = accumulate_of_whole(_whole(x, axis), ufunc=ufunc, axis=axis)
     return relayout(scanned, x.layout.resolved)
 
@@ -352,8 +351,7 @@ def ufunc_reduce(
     """`ufunc.reduce(x, axis)` of the ufunc of that name."""
     axis = checked_axis(x.type, axis)
     if _is_split(x, ufunc, axis):
-        result: DistributedArray = reduce_of_split(x, ufunc=ufunc, axis=axis, keepdims=keepdims)
-        return result
+        return reduce_of_split(x, ufunc=ufunc, axis=axis, keepdims=keepdims)
     x = _whole(x, axis)
     return reduce_of_whole(x, ufunc=ufunc, axis=axis, keepdims=keepdims)
 
@@ -369,8 +367,7 @@ def ufunc_reduceat(
             problem = f"index {i} is out of range for {x.shape[axis]} elements"
             raise error(IndexRangeError, "reduceat", problem, operands={"x": x.type})
     if indices and _is_split(x, ufunc, axis):
-        result: DistributedArray = reduceat_of_split(x, ufunc=ufunc, indices=indices, axis=axis)
-        return result
+        return reduceat_of_split(x, ufunc=ufunc, indices=indices, axis=axis)
     return reduceat_of_whole(_whole(x, axis), ufunc=ufunc, indices=indices, axis=axis)
 
 

@@ -234,5 +234,4 @@ def _chances(p: Any, n: int, target: Layout, fewest: int) -> DistributedArray:
         problem = f"p has shape {list(p.shape)}, for {n} elements"
         raise error(ShapeError, problem)
     p = relayout(p.astype(np.float64), Layout.replicated(target.mesh, 1))
-    chances: DistributedArray = p / sum_(p)
-    return chances
+    return p / sum_(p)

@@ -98,7 +98,7 @@ def _accepted(xp: Namespace, attempt: Attempt, index: Array, *parameters: Array)
         indices = indices[~good]
         if not indices.size:
             return out
-        index, *parameters = (x[~good] for x in (index, *parameters))  # type: ignore[assignment]
+        index, *parameters = (x[~good] for x in (index, *parameters))
     raise AssertionError
 
 

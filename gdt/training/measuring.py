@@ -122,7 +122,7 @@ def _measure(metric: Any, loss: Any) -> Measure:
         problem = f"a metric is {metric!r}"
         remedy = "Pass a name, a function (targets, predictions), or a gdt.metrics.Metric."
         raise error(ArgumentError, problem, remedy=remedy)
-    return metric  # type: ignore[no-any-return]
+    return metric
 
 
 def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:
