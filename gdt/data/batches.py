@@ -84,7 +84,7 @@ class Batches(Generic[Batch]):
         _check(self.arrays, batch_size, drop_remainder)
         self.batch_size = batch_size
         self.drop_remainder = drop_remainder
-        self.place = place
+        self.place: Callable[..., Batch] = place
         self.epoch = 0
         self.key = None if seed is None else int(key_from_seed(np, seed))
 
@@ -121,8 +121,7 @@ class Epoch(Iterator[Batch]):
         rows: Any = slice(start, start + self.batches.batch_size)
         if self.order is not None:
             rows = self.order[rows]
-        batch: Batch = self.batches.place(*(array[rows] for array in self.batches.arrays))
-        return batch
+        return self.batches.place(*(array[rows] for array in self.batches.arrays))
 
     def get_state(self) -> dict[str, int | None]:
         """Return the number of the epoch, how many of its batches were taken, of how many rows, and

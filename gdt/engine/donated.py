@@ -71,11 +71,10 @@ class Update(Phase):
             self.scratch = scratch
         flags = len(self.op.donated) + (self.scratch >= 0)
         expression = self._expression()
-        run = compiled(expression, len(moved) + flags)
+        run: Callable[..., tuple[Block, ...]] = compiled(expression, len(moved) + flags)
 
         def update(xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
-            outputs: tuple[Block, ...] = run(*xs, *free, *[False] * (flags - len(free)))
-            return outputs
+            return run(*xs, *free, *[False] * (flags - len(free)))
 
         update.expression = expression  # type: ignore[attr-defined]
         return update
