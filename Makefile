@@ -130,7 +130,7 @@ bench-report: $(VENV)/test.stamp
 	$(BIN)/python -m gdt.benchmark bench/results/run.json --output bench/results/report $(if $(BEFORE),--before $(BEFORE))
 
 # The other libraries of the comparison, each in an environment of its own.
-peers: $(VENV)-jax/peers.stamp $(VENV)-torch/peers.stamp
+peers: $(VENV)-jax/peers.stamp $(VENV)-torch/peers.stamp $(VENV)-numexpr/peers.stamp
 
 $(VENV)/%.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -161,6 +161,6 @@ $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-conformance $(VENV)-cuda12 $(VENV)-cuda13 $(VENV)-cupy13 $(VENV)-jax $(VENV)-jax-cuda12 $(VENV)-jax-cuda13 $(VENV)-torch build dist outputs
+	rm -rf $(VENV) $(VENV)-conformance $(VENV)-cuda12 $(VENV)-cuda13 $(VENV)-cupy13 $(VENV)-jax $(VENV)-jax-cuda12 $(VENV)-jax-cuda13 $(VENV)-numexpr $(VENV)-torch build dist outputs
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -142,12 +142,16 @@ class Running:
             )
         return json.loads(line)
 
+    def ask(self, line: str = "") -> dict[str, Any]:
+        """Return the process's answer to a line."""
+        time.sleep(SETTLE_SECONDS)
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
     def run_round(self) -> None:
         """Let the process train one round, and store its median time and its loss."""
-        time.sleep(SETTLE_SECONDS)
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        results = self.answer()
+        results = self.ask()
         self.medians.append(median(results["ms"]))
         self.losses.append(results["loss"])
 
