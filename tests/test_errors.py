@@ -460,6 +460,7 @@ def test_errors_are_named_by_the_innermost_public_call() -> None:
         "lib.stride_tricks.sliding_window_view": lambda: gdt.lib.stride_tricks.sliding_window_view(
             A, 2, axis=2
         ),
+        "compile": lambda: gdt.nn.Dense(2).compile("sgd"),
         "of_a_user": lambda: Op(of_a_user, "... d -> ... d", prepare=with_axes)(A, axis=2),
     }
     for name, call in names.items():

@@ -31,12 +31,8 @@ class PythonProtocols:
         if index:
             return self[index if len(index) > 1 else _unravelled(index[0], self)].item()
         if self.size != 1:
-            raise error(
-                ArgumentError,
-                "item",
-                f"an array of {self.size} elements is no scalar",
-                operands={"x": self.type},
-            )
+            problem = f"an array of {self.size} elements is no scalar"
+            raise error(ArgumentError, problem, operands={"x": self.type})
         for observer in OBSERVERS.get():
             observer.on_item(self)
         return self.numpy().reshape(()).item()
@@ -124,5 +120,5 @@ class PythonProtocols:
 
 def _unravelled(index: int, x: Any) -> tuple[int, ...]:
     if not -x.size <= index < x.size:
-        raise error(IndexRangeError, "item", f"index {index} is out of range for {x.size} elements")
+        raise error(IndexRangeError, f"index {index} is out of range for {x.size} elements")
     return tuple(int(i) for i in np.unravel_index(index % x.size, x.shape))

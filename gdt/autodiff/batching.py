@@ -95,7 +95,7 @@ class _Slices:
         if not isinstance(leaf, DistributedArray):
             problem = f"in_axes maps an argument that is {type_text(leaf)}, and no array"
             remedy = "Give it None in in_axes."
-            raise error(ArgumentError, "vmap", problem, remedy=remedy)
+            raise error(ArgumentError, problem, remedy=remedy)
         x = leaf.resolve()
         at = checked_axis(x.type, axis)
         self.lengths[f"argument {len(self.lengths)}"] = x.shape[at]
@@ -111,10 +111,10 @@ class _Slices:
         """Return the number of slices."""
         if not self.lengths:
             problem = "in_axes maps no argument"
-            raise error(ArgumentError, "vmap", problem, remedy="One axis at least is no None.")
+            raise error(ArgumentError, problem, remedy="One axis at least is no None.")
         if len(set(self.lengths.values())) > 1:
             problem = f"the mapped axes differ in length: {self.lengths}"
-            raise error(ShapeError, "vmap", problem)
+            raise error(ShapeError, problem)
         return next(iter(self.lengths.values()))
 
 

@@ -185,6 +185,9 @@ def error(
     return error_type("\n".join(lines))
 
 
+WRAPPERS = (("checked", "<locals>.call"), ("compared_first", "<locals>.call"))
+"""The functions of `gdt.arguments` that run a public function, whose `name` they know."""
+
 CHAPTERS = ("gdt.fft", "gdt.linalg")
 """Packages whose functions go by two names in errors, as users write them: `linalg.solve`."""
 
@@ -193,7 +196,7 @@ def name_of_call() -> str:
     """Return the name of the innermost public function, op or method of gdt that runs.
 
     Public is what `gdt` or its package (`gdt.nn`, `gdt.linalg`) has under its name, an op of a
-    user, and what `gdt.arguments.checked` wraps. A public method is named with the class of its
+    user, and what `gdt.arguments` wraps. A public method is named with the class of its
     object, as in `Sequential.fit`; any other method goes by that class alone, as constructors and
     operators do, and an op by its own name. What a function defines goes by its name.
     """
@@ -220,7 +223,7 @@ def _public_name(frame: FrameType, module: str) -> str:
             is_of_gdt = str(variables["self"].__module__).startswith("gdt.")
             if not is_of_gdt or getattr(sys.modules["gdt"], op, None) is variables["self"]:
                 return op
-    if module == "gdt.arguments" and (owner, method) == ("checked", "<locals>.call"):
+    if module == "gdt.arguments" and (owner, method) in WRAPPERS:
         return str(variables["name"])
     for namespace in ("gdt", package) if owner[0] != "_" else ():
         value: Any = vars(sys.modules[namespace]).get(owner.rstrip("_"))

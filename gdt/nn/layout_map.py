@@ -308,7 +308,6 @@ def _check_states(tree: Tree, layouts: Sequence[tuple[Slot, ArrayLayouts]]) -> N
         if state is not kept:
             raise error(
                 LayoutError,
-                "LayoutMap.apply",
                 f"{slot.name} has another layout for its gradient and state, and lies in a "
                 f"{type(tree).__name__}, of which optimizers know no more than its arrays",
                 operands={"kept": kept, "state": state},
@@ -349,7 +348,6 @@ def _all_moved(layouts: Sequence[tuple[Slot, ArrayLayouts]]) -> list[Distributed
         if same != array_layouts:
             raise error(
                 LayoutError,
-                "LayoutMap.apply",
                 f"{first.name} and {slot.name} hold one array, and have different layouts",
                 operands={first.name: same.kept, slot.name: array_layouts.kept},
                 remedy="Give both the same layouts, or each a copy: x.copy().",

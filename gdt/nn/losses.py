@@ -130,7 +130,7 @@ def huber(
     1.5
     """
     if not delta > 0:
-        raise error(ArgumentError, "huber", f"delta is {delta!r}", remedy="It is positive.")
+        raise error(ArgumentError, f"delta is {delta!r}", remedy="It is positive.")
     targets, predictions = _of_one_shape("huber", targets=targets, predictions=predictions)
     size = abs(predictions - targets)
     inner = minimum(size, delta)

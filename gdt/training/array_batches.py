@@ -111,7 +111,7 @@ def split_rows(fraction: float, **parts: Any) -> list[dict[str, Any]]:
     if not 0 < fraction < 1 or not 0 < first < rows:
         problem = f"validation_split is {fraction!r} of {rows} rows"
         remedy = "It is between 0 and 1, and leaves rows on both sides."
-        raise error(ArgumentError, "fit", problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     cuts = itemgetter(slice(first)), itemgetter(slice(first, None))
     return [{name: mapped(cut, part) for name, part in parts.items()} for cut in cuts]
 
@@ -127,5 +127,5 @@ def held_out_arrays(data: Any) -> dict[str, Any] | None:
     if len(data) not in (2, 3):
         problem = f"validation_data is {type_text(data)} of {len(data)}"
         remedy = "Pass (x, y), (x, y, weights), or an iterable of such batches."
-        raise error(ArgumentError, "fit", problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     return dict(zip(NAMES, data, strict=False))

@@ -96,7 +96,7 @@ def check_rows(x: Any, predictions: Any) -> None:
         remedy = (
             "A model returns a row for each. A single row is a batch of one: x[:1], or x[None]."
         )
-        raise error(ShapeError, "Trainer.predict", problem, remedy=remedy)
+        raise error(ShapeError, problem, remedy=remedy)
 
 
 def check_class_weight(factors: Any) -> None:

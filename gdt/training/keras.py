@@ -80,17 +80,17 @@ def compile(
         problem = f"{name}={value!r} has no counterpart" if is_keras else f"{name!r} is no argument"
         lines = [remedy_for([name], ARGUMENTS), f"Its arguments are ({', '.join(ARGUMENTS)})."]
         remedy = REMEDIES.get(name) or "\n  ".join(filter(None, lines))
-        raise error(ArgumentError, "compile", problem, remedy=remedy)
+        raise error(ArgumentError, problem, remedy=remedy)
     uncalled = [name for name in UNCALLED if callable(getattr(type(self), name, None))]
     if uncalled:
         problem = f"{type(self).__name__} defines {uncalled[0]}, which nothing calls"
-        raise error(ArgumentError, "compile", problem, remedy=UNCALLED[uncalled[0]])
+        raise error(ArgumentError, problem, remedy=UNCALLED[uncalled[0]])
     if loss is None and not any(own_method(self, n) for n in ("train_step", "compute_loss")):
         remedy = 'Write loss="mse", or a function (y, predictions) such as gdt.nn.losses has.'
-        raise error(ArgumentError, "compile", "there is no loss", remedy=remedy)
+        raise error(ArgumentError, "there is no loss", remedy=remedy)
     if isinstance(loss, Sequence | Mapping) and not isinstance(loss, str):
         problem = f"loss is {type_text(loss)}: a model has one loss"
-        raise error(ArgumentError, "compile", problem, remedy=REMEDIES["loss_weights"])
+        raise error(ArgumentError, problem, remedy=REMEDIES["loss_weights"])
     loss = losses.get(loss) if isinstance(loss, str) else loss
     unweighted = measures_of(metrics, loss)
     weighted = {
@@ -103,7 +103,7 @@ def compile(
         vars(self).pop("optimizer", None)  # one that was set in place of the last one's
     if isinstance(vars(self).get("optimizer"), Optimizer):
         problem = f"the {type(self).__name__} has an attribute `optimizer` of its own"
-        raise error(ArgumentError, "compile", problem, remedy="Give it another name.")
+        raise error(ArgumentError, problem, remedy="Give it another name.")
     names, measures = tuple(weighted), {**unweighted, **weighted}
     options = {"weighted_metrics": names, "clip_norm": clip_norm, "eager": run_eagerly}
     self._compilation = Compilation(Trainer(self, optimizer, loss, measures, **options))
@@ -146,7 +146,7 @@ def fit(
     if validation_split and validation_data is None:
         if not is_array(x):
             problem = f"validation_split needs arrays, and x is {type_text(x)}"
-            raise error(ArgumentError, "fit", problem, remedy="Pass validation_data=batches.")
+            raise error(ArgumentError, problem, remedy="Pass validation_data=batches.")
         arrays, held_out = split_rows(validation_split, **arrays)
     if held_out is not None:
         size = batch_size if validation_batch_size is None else validation_batch_size

@@ -319,7 +319,7 @@ class DataParallel(Strategy):
     ) -> None:
         if device_mesh is not None and devices is not None:
             problem = "both devices and a device_mesh are given"
-            raise error(ArgumentError, "DataParallel", problem, remedy="Pass one of them.")
+            raise error(ArgumentError, problem, remedy="Pass one of them.")
         mesh = _devices(devices) if device_mesh is None else device_mesh
         super().__init__(mesh, mesh.axis_names[:1])
 

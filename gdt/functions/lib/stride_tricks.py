@@ -46,19 +46,19 @@ def _windows(
     axes = checked_axes(x.type, axis)
     if len(axes) != len(lengths):
         problem = f"{len(lengths)} lengths of windows do not fit {len(axes)} axes"
-        raise error(ArgumentError, "sliding_window_view", problem, operands={"x": x.type})
+        raise error(ArgumentError, problem, operands={"x": x.type})
     windows: DistributedArray = x
     for at, length in zip(axes, lengths, strict=True):
         size = windows.shape[at]
         if not 0 <= length <= size:
             problem = f"a window of {length} does not fit axis {at} of {size} elements"
-            raise error(ShapeError, "sliding_window_view", problem, operands={"x": x.type})
+            raise error(ShapeError, problem, operands={"x": x.type})
         number = size - length + 1
         shifted = [
             getitem(windows, along(windows.ndim, at, slice(i, i + number))) for i in range(length)
         ]
         if not shifted:
-            raise error(ShapeError, "sliding_window_view", "a window of 0 elements")
+            raise error(ShapeError, "a window of 0 elements")
         windows = stack(shifted, axis=-1)
     return windows
 

@@ -218,7 +218,7 @@ def average_pool(
     """
     x, windows = _windows("average_pool", x, size, strides, padding)
     if kind_of(x.dtype) != "f":
-        raise error(DtypeError, "average_pool", "x is not floating-point", operands={"x": x.type})
+        raise error(DtypeError, "x is not floating-point", operands={"x": x.type})
     wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
     hows = tilings_of(wide, windows)
     tiles, (numbers, how) = tile_images(wide, hows), on_tiles(windows, hows)
