@@ -174,11 +174,8 @@ KINDS = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 
 
 def _combined(x: DistributedArray, value: DistributedArray, how: str) -> DistributedArray:
-    """`value`, or what `how` makes of elements of `x` and of it, in the dtype of `x`."""
-    if how == "set":
-        return value
-    out = OPERATIONS[how](x, value)
-    return astype(out, x.dtype)
+    """`value`, or what `how` makes of elements of `x` and of it, both of one dtype."""
+    return value if how == "set" else OPERATIONS[how](x, value)
 
 
 def _whole_mask(x: DistributedArray, index: Any, value: DistributedArray) -> Any:
