@@ -54,6 +54,18 @@ def test_a_planned_call_does_not_wait_for_the_device(name: str) -> None:
         assert not engine.CUPY.transfers[before:]
 
 
+@pytest.mark.parametrize(
+    ("ufunc", "char"), [("bitwise_xor", "b"), ("hypot", "f"), ("logaddexp", "d"), ("hypot", "e")]
+)
+def test_nothing_is_reduced_to_numpys_identity(ufunc: str, char: str) -> None:
+    """CuPy has `reduce` of sums and products alone."""
+    host = np.empty((4, 0), char)
+    x = gdt.asarray(host, layout=gdt.Layout(["x", None], engine.mesh(*MESHES["8 on one"])))
+    got, want = (getattr(np, ufunc).reduce(a, axis=1) for a in (x, host))
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got.numpy(), want)
+
+
 @pytest.mark.parametrize("char", "?bBhHiIlLefdFD")
 def test_values_of_every_dtype_are_combined_at_places(char: str, rng: np.random.Generator) -> None:
     """CuPy's `add.at` has few dtypes, and its ufuncs for other ways have no `at`."""

@@ -280,6 +280,9 @@ def test_one_array_of_two_names_stays_one() -> None:
     layouts["b"] = layouts.pop(".")
     with pytest.raises(LayoutError, match=r"a and b\.0 hold one array, and have different layouts"):
         layouts.apply(tree)
+    layouts["a"] = gdt.nn.Sharded(kept=["data", None], used=["data", None])  # kept as b is
+    with pytest.raises(LayoutError, match=r"a and b\.0 hold one array, and have different layouts"):
+        layouts.apply(tree)
 
 
 @pytest.mark.parametrize(

@@ -422,6 +422,9 @@ def test_dropout_draws_anew_in_every_call_and_rests_in_evaluation() -> None:
     assert (first != second).any()
     assert layer(x, training=False) is x and layer.eval()(x) is x
     assert layer.calls == 2
+    keys = [gdt.random.fold_in(layer.key, n) for n in range(2)]  # of the calls, from 0
+    masks = [gdt.random.bernoulli(x.shape, 0.5, key=key).numpy() for key in keys]
+    np.testing.assert_array_equal([first > 0, second > 0], masks)
     with pytest.raises(ArgumentError, match="rate is 1"):
         nn.Dropout(1.0)
 

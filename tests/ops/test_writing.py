@@ -12,6 +12,7 @@ import pytest
 import gdt
 from gdt.errors import FunctionError, GradientError, RangeError
 from gdt.testing import meshes
+from tests.allocations import allocations
 
 _rng = np.random.default_rng(3)
 MESHES = meshes([(4,), (2, 2)], modes=["folded", "apart"])
@@ -269,6 +270,14 @@ def test_a_number_that_the_dtype_cannot_hold_is_an_error_as_numpys(
 def test_mistakes_are_named(kind: type[Exception], call: Callable[[Any], Any], text: str) -> None:
     with pytest.raises(kind, match=text):
         call(split(np.zeros(4), MESHES[0]))
+
+
+def test_an_element_of_flat_is_read_without_a_copy_of_the_array() -> None:
+    x = split(np.arange(60_000.0).reshape(300, 200), MESHES[-1], axis=1)
+    assert float(x.flat[777]) == 777
+    with allocations() as allocated:
+        assert float(x.flat[778]) == 778
+    assert allocated.peak < x.nbytes / 8
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, ()])

@@ -553,6 +553,17 @@ def test_a_plateau_reduces_the_rate() -> None:
         ReduceLROnPlateau("loss", patience=-1)
 
 
+def test_a_rate_of_0_changes_no_weight() -> None:
+    model = linear()
+    before = model.state()
+    history = model.fit(
+        X[:, :1], X[:, :1], epochs=2, verbose=0, callbacks=[LearningRateScheduler(lambda n: 0.0)]
+    )
+    assert history["learning_rate"] == [0.0, 0.0]
+    for name, x in model.state().items():
+        np.testing.assert_array_equal(x.numpy(), before[name].numpy())
+
+
 def test_functions_of_batches_and_epochs_take_logs_as_keras_do() -> None:
     names: list[str] = []
     note = lambda name: lambda *args: names.append(f"{name} {len(args)}")
