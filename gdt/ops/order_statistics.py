@@ -118,14 +118,18 @@ class Selection:
         self.exchange = Exchange(x.mesh, x.layout.dims[0], f"elements of {x} by their order")
         self.samples = -(-SAMPLES // self.exchange.size)
 
-    @property
-    def collectives(self) -> tuple[Collective, ...]:
-        """The report of one round of samples."""
+    def collectives(self, ranks: Ranks) -> tuple[Collective, ...]:
+        """The report: for each group of ranks, samples until few elements are left, and these."""
         mesh, axes = self.x.mesh, self.x.layout.dims[0]
         shards = math.prod(mesh.sizes[a] for a in axes)
         if shards == 1:
             return ()
-        nbytes = mesh.size * (shards - 1) * (SAMPLES // shards) * self.x.dtype.itemsize
+        left, sent = self.x.shape[0], 0
+        while left > FEW:
+            left, sent = int(left * MARGIN / math.sqrt(SAMPLES)), sent + SAMPLES
+        sent += left
+        sent *= len(_groups(sorted({*ranks}), self.x.shape[0]))
+        nbytes = mesh.size * (shards - 1) * -(-sent // shards) * self.x.dtype.itemsize
         return (Collective("all_gather", tuple([mesh.axis_names[a] for a in axes]), nbytes, 1),)
 
     def elements(self, blocks: Sequence[Block], ranks: Ranks, levels: Levels) -> np.ndarray:
@@ -266,7 +270,8 @@ def ordered_vector(x: ArrayType, /, *, ranks: Ranks = (), levels: Levels = ()) -
         )
 
     functions = () if x.mesh.divided else [lambda block: run([block])[0]]
-    return BlockPlan([x.layout], out, functions, run, selection.collectives)
+    report = selection.collectives(ranks_of(x.shape[0], levels) if levels else ranks)
+    return BlockPlan([x.layout], out, functions, run, report)
 
 
 def _vector_vjp(g: Any, out: Any, x: Any, *, ranks: Ranks = (), levels: Levels = ()) -> Any:
