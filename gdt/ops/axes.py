@@ -59,11 +59,13 @@ def distinct_axes(array_type: ArrayType, axis: Any, rank: int | None = None) -> 
 
 def negative_axes(array_type: ArrayType, axis: Axis) -> tuple[int, ...]:
     """`axis` as sorted axes that are counted from the end, all of them for None; errors are those
-    of `distinct_axes`."""
+    of `distinct_axes`. Of an array of rank 0, axes 0 and -1 are none, as NumPy's ufuncs have it."""
     ndim = array_type.ndim
     if axis is None:
         return tuple(range(-ndim, 0))
     if type(axis) is int:
+        if not ndim and axis in (0, -1):
+            return ()
         return (checked_axis(array_type, axis) - ndim,)
     return tuple(sorted([a - ndim for a in distinct_axes(array_type, axis)]))
 

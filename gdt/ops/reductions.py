@@ -13,7 +13,7 @@ from gdt.engine.declaration import same_statics
 from gdt.engine.loops import are_arrays
 from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.axes import Axis, distinct_axes, negative_axes, reduction_text
+from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.host_values import warn
 from gdt.ops.blocks.reduction_kernels import mean_kernel, sum_kernel
 from gdt.ops.blocks.sums import product_with_ones
@@ -74,8 +74,8 @@ def prepare_sum(array_type: ArrayType, *, dtype: Any = None, **static: Any) -> d
 
 def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> DistributedArray:
     """The result of a reduction of `x` over `axis`, with the reduced axes kept as 1s."""
-    axes = distinct_axes(x.type, axis)
-    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    axes = negative_axes(x.type, axis)
+    shape = tuple(1 if i - x.ndim in axes else n for i, n in enumerate(x.shape))
     return out if out.shape == shape else out.reshape(shape)
 
 

@@ -271,7 +271,8 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
 def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> DistributedArray:
     """Remove axes of length 1: those that `axis` names, or all of them for None; a view.
 
-    Raises AxisError for an axis that `x` does not have, ShapeError for one of another length.
+    Raises AxisError for an axis that `x` does not have, ShapeError for one of another length. Of an
+    array of rank 0, axes 0 and -1 are none.
 
     >>> gdt.squeeze(gdt.ones((1, 3))).shape
     (3,)
@@ -280,7 +281,7 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
         sizes = [*(x.type if type(x) is DistributedArray else x).shape]
         if -len(sizes) <= axis < len(sizes) and sizes.pop(axis) == 1:
             return _reshaped(x, shape=tuple(sizes))
-    if axis is None:
+    if axis is None or (not x.ndim and type(axis) is int and axis in (0, -1)):
         places = [i for i, n in enumerate(x.shape) if n == 1]
     else:
         places = checked_axes(x.type, axis)

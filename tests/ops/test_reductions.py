@@ -136,6 +136,25 @@ def test_nothing_has_no_extremum(name: str, mesh: gdt.Mesh) -> None:
         getattr(gdt, name)(split(np.zeros((0, 3)), mesh), axis=0)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["sum", "prod", "max", "min", "any", "all", "ptp", "count_nonzero", "squeeze", "nansum",
+     "nanprod", "nanmax", "nanmin", "nanmean", "nanstd", "nanvar"],
+)  # fmt: skip
+def test_axes_0_and_last_of_rank_0_are_none_as_in_numpy(name: str, mesh: gdt.Mesh) -> None:
+    value = np.float64(3)
+    x = gdt.asarray(value, layout=gdt.Layout.replicated(mesh, 0))
+    for axis in (0, -1):
+        got, want = (getattr(xp, name)(a, axis=axis) for xp, a in ((gdt, x), (np, value)))
+        assert got.shape == () and got.dtype == want.dtype and got.tolist() == want.tolist()
+    for axis in (1, -2, (0,)):
+        for xp, a in ((gdt, x), (np, value)):
+            with pytest.raises(np.exceptions.AxisError):
+                getattr(xp, name)(a, axis=axis)
+    if name in ("sum", "prod", "max", "nansum", "nanmax", "nanmean"):
+        assert gdt.grad(lambda x: getattr(gdt, name)(x, axis=-1))(x).tolist() == 1
+
+
 def test_axes_that_do_not_exist(mesh: gdt.Mesh) -> None:
     x = split(np.zeros((4, 3)), mesh)
     with pytest.raises(ShapeError, match="sum: axis 2 is out of range for rank 2"):
