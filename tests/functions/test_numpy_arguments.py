@@ -476,6 +476,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: gdt.nan_to_num(x, nan=1j), "a complex number takes no place of a float64"),
         (lambda: gdt.take(x, 1, mode="stop"), "mode is 'stop'"),
         (lambda: gdt.polyfit(ROW, X[:, 0], 4, cov=True), "5 points do not suffice for covar"),
+        (lambda: gdt.polyfit(X, X, 1), "x is no vector of points"),
         (lambda: gdt.quantile(x, 0.5, weights=X), "weights go with the method 'inverted_cdf'"),
         (lambda: gdt.quantile(x, 0.5, 0, method="inverted_cdf", weights=X[0]), "do not fit axis 0"),
         (lambda: gdt.loadtxt(["1"], skip=1), "skip"),
