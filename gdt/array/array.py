@@ -289,7 +289,7 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         )
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return call_ufunc(FUNCTIONS, ufunc, method, inputs, kwargs)
+        return call_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(
         self,
@@ -300,7 +300,7 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
     ) -> Any:
         if not all(issubclass(t, DistributedArray | np.ndarray) for t in types):
             return NotImplemented
-        return call_function(FUNCTIONS, function, args, kwargs)
+        return call_function(function, args, kwargs)
 
     # ---- DLPack and the array API standard
 

@@ -1,7 +1,6 @@
 """NumPy's functions and ufuncs, called with distributed arrays, run as gdt's of the same meaning.
 
-`functions` is `gdt.array.registry.FUNCTIONS`; NumPy's arguments are passed on as far as they are
-given.
+NumPy's arguments are passed on as far as they are given.
 Sources: NEP 13 (`__array_ufunc__`) and NEP 18 (`__array_function__`).
 """
 
@@ -16,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from gdt.array.output import into, of_the_host
-from gdt.array.registry import ALIASES
+from gdt.array.registry import ALIASES, FUNCTIONS
 from gdt.errors import ArgumentError, DtypeError, error
 from gdt.settings import allows_fetches
 
-Functions = Mapping[str, Callable[..., Any]]
 Options = dict[str, Any]
 
 REDUCE_NAMES = {
@@ -37,7 +35,6 @@ ARGUMENT_NAMES = {"a_min": "min", "a_max": "max"}
 
 
 def call_ufunc(
-    functions: Functions,
     ufunc: np.ufunc,
     method: str,
     inputs: tuple[Any, ...],
@@ -50,16 +47,20 @@ def call_ufunc(
     """
     options = {k: v for k, v in kwargs.items() if not _says_nothing(k, v)}
     out = options.pop("out", None)
-    name = ALIASES.get(ufunc.__name__, ufunc.__name__)
+    name = _own_name(ufunc)
     full_name = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
-    if ufunc.__name__ not in OUTSIDE and name not in functions:
-        raise _lacking(functions, full_name)
+    if ufunc.__name__ not in OUTSIDE and name not in FUNCTIONS:
+        raise _lacking(full_name)
     if method == "at":
-        return _combine_at(functions, name, full_name, inputs)
+        return _combine_at(name, full_name, inputs)
     options["axis"] = kwargs.get("axis", 0)  # of a reduction; None says all axes
-    result = _RUNS[method](functions, ufunc, name, inputs, options)
+    result = _RUNS[method](ufunc, inputs, options)
     where = kwargs.get("where", True) if method == "__call__" else True
     return into(out, full_name, result, where=where, casting=kwargs.get("casting", "same_kind"))
+
+
+def _own_name(ufunc: np.ufunc) -> str:
+    return ALIASES.get(ufunc.__name__, ufunc.__name__)
 
 
 OUTSIDE = ("divmod",)  # ufuncs that gdt has as functions of ops
@@ -73,9 +74,7 @@ def _says_nothing(name: str, value: Any) -> bool:
 NOTHING = {("where", True), ("casting", "same_kind"), ("order", "K"), ("subok", True)}
 
 
-def _run_call(
-    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
-) -> Any:
+def _run_call(ufunc: np.ufunc, inputs: Sequence[Any], options: Options) -> Any:
     """Call the function on operands cast to what `dtype` asks for; where the mask is false,
     anything may be."""
     del options["axis"]
@@ -85,16 +84,15 @@ def _run_call(
         raise error(ArgumentError, f"numpy.{ufunc.__name__}", "order is none of K, A, C and F")
     _refuse(f"numpy.{ufunc.__name__}", options)
     if dtype is not None or casting != "same_kind":
-        inputs = _cast(functions, ufunc, inputs, dtype, casting)
+        inputs = _cast(ufunc, inputs, dtype, casting)
+    function = FUNCTIONS[_own_name(ufunc)]
     if where is True:
-        return functions[name](*inputs)
+        return function(*inputs)
     with np.errstate(all="ignore"):  # elements that the mask leaves out are computed as well
-        return functions[name](*inputs)
+        return function(*inputs)
 
 
-def _cast(
-    functions: Functions, ufunc: np.ufunc, inputs: Sequence[Any], dtype: Any, casting: Any
-) -> Sequence[Any]:
+def _cast(ufunc: np.ufunc, inputs: Sequence[Any], dtype: Any, casting: Any) -> Sequence[Any]:
     """The operands in the dtypes from which the ufunc computes `dtype`, if it is given.
 
     Raises DtypeError where there are none, or `casting` forbids a cast.
@@ -121,11 +119,9 @@ def _cast(
 WEAK = (int, float, complex)
 
 
-def _run_reduce(
-    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
-) -> Any:
+def _run_reduce(ufunc: np.ufunc, inputs: Sequence[Any], options: Options) -> Any:
     if ufunc.__name__ in REDUCE_NAMES:
-        return functions[REDUCE_NAMES[ufunc.__name__]](inputs[0], **options)
+        return FUNCTIONS[REDUCE_NAMES[ufunc.__name__]](inputs[0], **options)
     axis, x = options.pop("axis"), inputs[0]
     keepdims = options.pop("keepdims", False)
     _refuse(f"numpy.{ufunc.__name__}.reduce", options)
@@ -135,35 +131,29 @@ def _run_reduce(
     except ValueError as cause:
         raise error(ArgumentError, f"numpy.{ufunc.__name__}.reduce", str(cause)) from None
     for a in sorted((a % x.ndim for a in axes), reverse=True):
-        x = functions["ufunc_reduce"](x, ufunc=ufunc.__name__, axis=a, keepdims=keepdims)
+        x = FUNCTIONS["ufunc_reduce"](x, ufunc=ufunc.__name__, axis=a, keepdims=keepdims)
     return x
 
 
-def _run_accumulate(
-    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
-) -> Any:
+def _run_accumulate(ufunc: np.ufunc, inputs: Sequence[Any], options: Options) -> Any:
     if ufunc.__name__ in SCAN_NAMES:
-        return functions[SCAN_NAMES[ufunc.__name__]](inputs[0], **options)
+        return FUNCTIONS[SCAN_NAMES[ufunc.__name__]](inputs[0], **options)
     axis = options.pop("axis")
     _refuse(f"numpy.{ufunc.__name__}.accumulate", options)
-    return functions["ufunc_accumulate"](inputs[0], ufunc=ufunc.__name__, axis=axis)
+    return FUNCTIONS["ufunc_accumulate"](inputs[0], ufunc=ufunc.__name__, axis=axis)
 
 
-def _run_reduceat(
-    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
-) -> Any:
+def _run_reduceat(ufunc: np.ufunc, inputs: Sequence[Any], options: Options) -> Any:
     x, indices = inputs[0], tuple(np.asarray(inputs[1]).tolist())
     axis = options.pop("axis")
     _refuse(f"numpy.{ufunc.__name__}.reduceat", options)
-    return functions["ufunc_reduceat"](x, ufunc=ufunc.__name__, indices=indices, axis=axis)
+    return FUNCTIONS["ufunc_reduceat"](x, ufunc=ufunc.__name__, indices=indices, axis=axis)
 
 
-def _run_outer(
-    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
-) -> Any:
+def _run_outer(ufunc: np.ufunc, inputs: Sequence[Any], options: Options) -> Any:
     x, y = (a if hasattr(a, "ndim") else np.asarray(a) for a in inputs)
     columns = x[(..., *[None] * y.ndim)]
-    return _run_call(functions, ufunc, name, (columns, y), options)
+    return _run_call(ufunc, (columns, y), options)
 
 
 _RUNS: dict[str, Callable[..., Any]] = {
@@ -175,13 +165,13 @@ _RUNS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _combine_at(functions: Functions, name: str, full_name: str, inputs: Sequence[Any]) -> None:
+def _combine_at(name: str, full_name: str, inputs: Sequence[Any]) -> None:
     """`x` with values combined at indices, in its place."""
     x, index, *values = inputs
     if isinstance(x, np.ndarray):
         raise of_the_host(full_name, x)
     if name not in AT_NAMES or not values:
-        raise _lacking(functions, full_name)
+        raise _lacking(full_name)
     x[...] = x._updated(values[0], index, AT_NAMES[name])
 
 
@@ -193,10 +183,10 @@ def _refuse(full_name: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def _lacking(functions: Functions, full_name: str) -> DtypeError:
+def _lacking(full_name: str) -> DtypeError:
     """The error of a function of NumPy that gdt lacks, which names the nearest one."""
     name = full_name.removeprefix("numpy.")
-    nearest = difflib.get_close_matches(name, [*functions, *ALIASES], 1, cutoff=0.75)
+    nearest = difflib.get_close_matches(name, [*FUNCTIONS, *ALIASES], 1, cutoff=0.75)
     instead = f"gdt has {nearest[0]}. " if nearest else ""
     return error(
         DtypeError,
@@ -208,7 +198,6 @@ def _lacking(functions: Functions, full_name: str) -> DtypeError:
 
 
 def call_function(
-    functions: Functions,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -223,12 +212,12 @@ def call_function(
     if function.__module__ in CHAPTERS:
         name = f"{function.__module__.removeprefix('numpy.')}.{name}"
     is_known = function.__module__ == "numpy" or function.__module__ in CHAPTERS
-    own = functions.get(ALIASES.get(name, name.rstrip("_"))) if is_known else None
+    own = FUNCTIONS.get(ALIASES.get(name, name.rstrip("_"))) if is_known else None
     holds_none = function is np.broadcast_arrays and any(a is None for a in args)
     if holds_none or (own is None and allows_fetches()):
         return function._implementation(*args, **kwargs)  # type: ignore[attr-defined]  # NEP 18
     if own is None:
-        raise _lacking(functions, f"{function.__module__}.{function.__name__}")
+        raise _lacking(f"{function.__module__}.{function.__name__}")
     args, kwargs = _without_defaults(function, args, kwargs)
     out = kwargs.pop("out", None) if "out" in kwargs else None
     result = own(*args, **kwargs)

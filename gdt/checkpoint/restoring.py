@@ -79,7 +79,7 @@ def _read_all(
     the file: of the checksums in it, or else of what every process reads."""
     new: list[Any] = []
     total = 0
-    with _opened(path, "restore") as file:
+    with _opened(path) as file:
         _check_facts(path, places, file, partial)
         sums, wrong = _checksums_of(file), []
         content = zlib.crc32(json.dumps(sums).encode())
@@ -136,7 +136,7 @@ def read_alike(op: str, path: Path, read: Callable[[], tuple[T, object]]) -> T:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, op: str) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file, or raise CheckpointError."""
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
@@ -168,7 +168,7 @@ def contents(path: str | os.PathLike[str]) -> dict[str, Facts]:
     >>> gdt.checkpoint.contents(path)
     {'w': ((4,), 'float64')}
     """
-    with _opened(Path(path), "contents") as file:
+    with _opened(Path(path)) as file:
         return {name: _facts(file, name) for name in file.keys()}  # noqa: SIM118
 
 
@@ -282,7 +282,7 @@ def verify(path: str | os.PathLike[str]) -> None:
     >>> gdt.checkpoint.verify(path)
     """
     path = Path(path)
-    with _opened(path, "verify") as file:
+    with _opened(path) as file:
         sums = _checksums_of(file)
         wrong = [
             name

@@ -45,12 +45,12 @@ def considered_for(
     rule, sizes, _ = op.declaration.bound_rule(types, dict(static))
     by_price = sorted(considered(rule, types, sizes), key=lambda pair: pair[0])
     return tuple(
-        ConsideredStrategy(_how(s, op, args), s.output_layouts, s.nbytes, price.later)
+        ConsideredStrategy(_how(s, op), s.output_layouts, s.nbytes, price.later)
         for price, s in by_price
     )
 
 
-def _how(strategy: OpStrategy, op: Op[..., Any], args: Sequence[Any]) -> str:
+def _how(strategy: OpStrategy, op: Op[..., Any]) -> str:
     """Return the text of a strategy, such as `i over data, sums of x pass`."""
     names = strategy.output_layouts[0].mesh.axis_names
     parts = [f"{f} over {', '.join(names[a] for a in axes)}" for f, axes in strategy.axes.items()]

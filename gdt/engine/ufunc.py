@@ -12,7 +12,6 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.numpy_protocols import call_ufunc
 from gdt.array.operands import as_operands, bind_arguments
-from gdt.array.registry import FUNCTIONS
 from gdt.engine.declaration import RuleOf
 from gdt.engine.op import Op, declared
 
@@ -53,7 +52,7 @@ class Ufunc(Op[..., Any]):
         return self._run("__call__", operands, options)
 
     def _run(self, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        return call_ufunc(FUNCTIONS, getattr(np, self.name), method, inputs, options)
+        return call_ufunc(getattr(np, self.name), method, inputs, options)
 
     def reduce(self, array: Any, axis: Any = 0, **options: Any) -> Any:
         """The elements along `axis` joined to one, as `numpy.ufunc.reduce` does; options: `dtype`,

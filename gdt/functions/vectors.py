@@ -19,7 +19,7 @@ from gdt.ops.rearranging import moveaxis, roll
 __all__ = ["cross", "matrix_transpose", "vecdot"]
 
 
-def _checked_lengths(name: str, x: DistributedArray, w: DistributedArray, axis: int) -> None:
+def _checked_lengths(x: DistributedArray, w: DistributedArray, axis: int) -> None:
     lengths = [a.shape[checked_axis(a.type, axis)] for a in (x, w)]
     if lengths[0] != lengths[1]:
         problem = f"axis {axis} is {lengths[0]} in x but {lengths[1]} in w"
@@ -42,7 +42,7 @@ def vecdot(
     [21.0, 43.0]
     """
     x, w = as_operands("vecdot", x=x, w=w)
-    _checked_lengths("vecdot", x, w, axis)
+    _checked_lengths(x, w, axis)
     if axis not in (-1,):
         x, w = moveaxis(x, axis, -1), moveaxis(w, axis, -1)
     np.broadcast_shapes(x.shape, w.shape)

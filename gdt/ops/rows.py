@@ -126,7 +126,7 @@ class Rows:
 
     def requests(self, exchange: Exchange, index_blocks: Sequence[Block]) -> Requests:
         """The indices that blocks ask each other for, which are sent if they are not known."""
-        chunk = self._chunk(exchange)
+        chunk = self._chunk()
 
         def placed(i: int, block: Block) -> list[Block]:
             return exchange.places_by_owner(self.positions(exchange, i, block) // chunk)
@@ -154,7 +154,7 @@ class Rows:
             counts.append(count)
         return Requests(places, index_lists, counts)
 
-    def _chunk(self, exchange: Exchange) -> int:
+    def _chunk(self) -> int:
         """The number of elements of the indexed axis in a block, with its padding."""
         hosted = math.prod(self.mesh.box[a] for a in self.axes)
         return max(self.have.local_shape[self.axis] * hosted, 1)
