@@ -14,14 +14,14 @@ whose error is above the tolerance (see `bench.programs.program`).
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -68,33 +68,31 @@ def contenders() -> list[Contender]:
     ]
 
 
-class Result(NamedTuple):
-    """A contender's turns of a program.
+@dataclass
+class Line:
+    """A contender's line in the table of a program.
 
-    failed: why there are none, or "". first: milliseconds of the first call. error: in units of the
-    tolerance. turns: milliseconds of a call by the clock, `wall`, and of all threads, `cpu`.
+    failed: why there are no turns, or "". first: milliseconds of the first call. error: in units of
+    the tolerance. turns: milliseconds of a call by the clock, `wall`, and of all threads, `cpu`.
+    ratios: medians over the turns, by time and base.
     """
 
     contender: Contender
-    failed: str
-    first: float
-    error: float
-    turns: list[dict[str, float]]
-
-    def median(self, time: str) -> float:
-        return median(turn[time] for turn in self.turns)
-
-
-class Line(NamedTuple):
-    """A contender's line in the table of a program: milliseconds, and ratios by base and time."""
-
-    contender: Contender
     program: str
-    failed: str
-    first: float
-    error: float
-    times: dict[str, float]
-    ratios: dict[str, float]
+    failed: str = ""
+    first: float = 0.0
+    error: float = 0.0
+    turns: list[dict[str, float]] = field(default_factory=list)
+    ratios: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Medians of the turns."""
+        return {time: median(turn[time] for turn in self.turns) for time in TIMES if self.turns}
+
+    def is_of(self, contender: Contender) -> bool:
+        mine = self.contender
+        return (mine.library, mine.scheme) == (contender.library, contender.scheme)
 
 
 # ---------------------------------------------------------------- measuring
@@ -102,48 +100,28 @@ class Line(NamedTuple):
 
 def measure(name: str, running: Sequence[Running], rounds: int) -> list[Line]:
     """Return the lines of a program, without the contenders that have no such program."""
-    results = []
-    for one in running:
-        answer = one.ask(name)
-        if answer:
-            failed, first = answer.get("failed", ""), answer.get("first", 0.0)
-            results.append(
-                (one, Result(one.contender, failed, first, answer.get("error", 0.0), []))
-            )
+    answers = {one: one.ask(name) for one in running}
+    lines = {one: Line(one.contender, name, **answer) for one, answer in answers.items() if answer}
     for _ in range(rounds):
-        for one, result in results:
-            if not result.failed:
-                result.turns.append(one.ask(name))
-    return lines_of(name, [result for _, result in results])
+        for one, line in lines.items():
+            if not line.failed:
+                line.turns.append(one.ask(name))
+    for label, contender in BASES.items():
+        for base in lines.values():
+            if base.is_of(contender) and base.turns:
+                for line in lines.values():
+                    line.ratios |= ratios(line, base, label)
+    return list(lines.values())
 
 
-def lines_of(name: str, results: Sequence[Result]) -> list[Line]:
-    """Return the medians and ratios of a program's results."""
-    by_contender = {(r.contender.library, r.contender.scheme): r for r in results if not r.failed}
-    bases = {
-        base: by_contender[key]
-        for base, contender in BASES.items()
-        if (key := (contender.library, contender.scheme)) in by_contender
+def ratios(line: Line, base: Line, label: str) -> dict[str, float]:
+    """Return the medians of the ratios within a round."""
+    pairs = list(zip(line.turns, base.turns, strict=False))  # there are no turns where it failed
+    return {
+        f"{time} x {label}": median(mine[time] / other[time] for mine, other in pairs)
+        for time in TIMES
+        if pairs
     }
-    return [
-        Line(
-            r.contender,
-            name,
-            r.failed,
-            r.first,
-            r.error,
-            {} if r.failed else {time: r.median(time) for time in TIMES},
-            {
-                f"{time} x {base}": median(
-                    mine[time] / other[time] for mine, other in zip(r.turns, b.turns, strict=True)
-                )
-                for base, b in bases.items()
-                for time in TIMES
-                if not r.failed
-            },
-        )
-        for r in results
-    ]
 
 
 # ---------------------------------------------------------------- tables
@@ -221,7 +199,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1_000_000, help="elements of an array")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--program", action="append", choices=PROGRAMS, help="by default all")
-    parser.add_argument("--without", action="append", default=[], help="part of a library's name")
+    parser.add_argument("--without", action="append", default=[], help="part of a row's name")
     parser.add_argument("--json", type=Path, help="a file that is written")
     options = parser.parse_args()
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
@@ -229,9 +207,10 @@ def main() -> None:
 
     console = Console()
     chosen = [
-        dataclasses.replace(one, options=("--size", str(options.size)))
+        replace(one, options=("--size", str(options.size)))
         for one in contenders()
-        if one.present and not any(part in one.library for part in options.without)
+        if one.present
+        and not any(part in f"{one.library} {one.scheme}" for part in options.without)
     ]
     lines: list[Line] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -264,8 +243,8 @@ def main() -> None:
             "size": options.size,
             "rounds": options.rounds,
             "lines": [
-                {"library": ln.contender.library, "arrays": ln.contender.scheme}
-                | {key: getattr(ln, key) for key in Line._fields if key != "contender"}
+                asdict(ln)
+                | {"contender": [ln.contender.library, ln.contender.scheme], "times": ln.times}
                 for ln in lines
             ],
             "means": rows,

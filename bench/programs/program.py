@@ -86,14 +86,15 @@ class Program:
         return [value, *others, *(np.vdot(along[k], gradients[k]) for k in along)]
 
     def error(self, results: Any, reference: Sequence[Result]) -> float:
-        """Return the largest difference from the reference, in units of the tolerance."""
+        """Return the largest difference from the reference, in units of the tolerance; NaN where
+        there is a NaN or another shape."""
         observed = self.observed(results)
-        derivatives = len(results[1]) if self.has_gradient else 0
-        loose = len(observed) - derivatives
-        return max(
-            difference(x, y) / (TOLERANCE if i < loose else GRADIENT_TOLERANCE)
+        derivative = len(observed) - (len(results[1]) if self.has_gradient else 0)  # the first
+        errors = [
+            difference(x, y) / (TOLERANCE if i < derivative else GRADIENT_TOLERANCE)
             for i, (x, y) in enumerate(zip(observed, reference, strict=True))
-        )
+        ]
+        return float(np.max(errors))  # NaN if one is
 
 
 def difference(x: Result, reference: Result) -> float:
