@@ -237,13 +237,13 @@ class ArrayMethods:
         return UNCHECKED["transpose"](self)
 
     @property
-    def mT(self: Any) -> Any:
+    def mT(self) -> Self:
         """The array with its last two axes swapped."""
-        if self.ndim < 2:
-            raise error(
-                RankError, "mT", f"rank {self.ndim} is not a matrix", operands={"x": self.type}
-            )
-        return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
+        x: Any = self  # with the facts of the class that inherits this one
+        if x.ndim < 2:
+            problem = f"rank {x.ndim} is not a matrix"
+            raise error(RankError, "mT", problem, operands={"x": x.type})
+        return self.transpose(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
 
 
 def is_array_like(value: object) -> bool:

@@ -215,7 +215,7 @@ def _weighted(
         before = (shares < level) if level else equal(shares, 0)
         place = minimum(sum_(before, axis=0, keepdims=True).resolve(), last)
         results.append(take_along_axis_in_range(ordered, place, axis=0)[0])
-    out: DistributedArray = stack(results)
+    out = stack(results)
     if numbers_only or kind_of(x.dtype) != "f":
         return out
     return where(equal(ordered[-1], ordered[-1]), out, ordered[-1])  # a NaN is sorted to the end

@@ -72,7 +72,7 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
     if x.ndim < rank:
         x = reshape(x, (1,) * (rank - x.ndim) + x.shape)
     checked_shape([n * count for n, count in zip(x.shape, counts, strict=True)], "tile")
-    result: DistributedArray = x
+    result = x
     for dim, count in enumerate(counts):
         size = x.shape[dim]
         if count > MOST_PIECES:

@@ -87,5 +87,4 @@ def matrix_transpose(x: Any) -> DistributedArray:
     [[1, 3], [2, 4]]
     """
     (x,) = as_operands("matrix_transpose", x=x)
-    transposed: DistributedArray = x.mT
-    return transposed
+    return x.mT

@@ -125,7 +125,7 @@ def matrix_power(x: Any, n: int) -> DistributedArray:
         return broadcast_to(identity, x.shape)
     while n % 2 == 0:
         x, n = op.matmul(x, x), n // 2
-    result: DistributedArray = x
+    result = x
     while n := n // 2:
         x = op.matmul(x, x)
         result = op.matmul(result, x) if n % 2 else result

@@ -153,7 +153,7 @@ def inv(x: Any) -> DistributedArray:
     if not blocked.is_large(x):
         return inv_of_whole(settled(x))
     with _named_singular("inv", x):
-        inverse: DistributedArray = _inv_of_split(x)
+        inverse = _inv_of_split(x)
     return inverse
 
 

@@ -285,8 +285,7 @@ class ConfusionMatrix(Metric):
             one_hot(x.astype("int32"), self.classes) for x in (labels, predicted_labels)
         )
         rows = rows.astype("float32") * expand_dims(w, -1)
-        counts: DistributedArray = rows.mT @ columns.astype("float32")  # (labels, predictions)
-        return counts
+        return rows.mT @ columns.astype("float32")  # (labels, predictions)
 
     def value(self, total: np.ndarray) -> np.ndarray:
         """Return the matrix (labels, predictions)."""

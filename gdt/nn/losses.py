@@ -309,7 +309,7 @@ def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedAr
         return each
     if reduction == "mean" and is_half(each.dtype) and each.size:
         return mean(each)  # the sum may be beyond its range
-    total: DistributedArray = each.sum()
+    total = each.sum()
     return total if reduction == "sum" else total * (1 / max(each.size, 1))
 
 

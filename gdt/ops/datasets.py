@@ -41,7 +41,7 @@ def from_dataset(
     resolved_type = array_type.with_layout(array_type.layout.resolved)
     (array,) = from_host("asarray", lambda: (_read(value, resolved_type),))
     note_made("asarray", array)
-    result: DistributedArray = array
+    result = array
     return result if resolved_type is array_type else relayout(result, array_type.layout)
 
 

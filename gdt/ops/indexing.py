@@ -85,7 +85,7 @@ def _getitem(x: DistributedArray, index: Any) -> DistributedArray:
     how = cut_of_key(x.type, key)
     if how.out.shape or Ellipsis in key:
         return _view(x, how=how)
-    out: DistributedArray = _cut(x, how=how)
+    out = _cut(x, how=how)
     out._shared = ELEMENT
     return out
 

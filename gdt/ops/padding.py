@@ -64,7 +64,7 @@ def pad(
     [3, 2, 1, 2, 3, 2, 1]
     """
     (x,) = as_operands("pad", x=x)
-    result: DistributedArray = x
+    result = x
     widths = _pairs(result.type, pad_width, "pad_width")
     numbers = np.asarray(pad_width)
     if numbers.size and (numbers.dtype.kind not in "iu" or (numbers < 0).any()):

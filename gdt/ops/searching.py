@@ -173,7 +173,7 @@ def search(x: DistributedArray, queries: DistributedArray, side: str) -> Distrib
         return search_whole(x, queries, side=side)
     layout = in_ascending_order(x)
     flat = relayout(reshape(queries, (queries.size,)), layout)
-    insertions: DistributedArray = _search_split(relayout(x, layout), flat, side=side)
+    insertions = _search_split(relayout(x, layout), flat, side=side)
     return reshape(insertions, queries.shape)
 
 

@@ -229,7 +229,7 @@ def rows_at(x: DistributedArray, indices: DistributedArray, axis: int) -> Distri
     has its share, they send each other the rows.
     """
     if _are_many(x.type, indices.type, axis):
-        result: DistributedArray = gather_rows(x, indices, axis=axis)
+        result = gather_rows(x, indices, axis=axis)
     else:
         result = take_in_range(x, indices, axis=axis)
     return result

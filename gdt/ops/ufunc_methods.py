@@ -322,7 +322,7 @@ def reduceat_of_split(
     order = as_operand(plan.order.reshape(-1), x.mesh, ufunc, "indices", is_constant=True)
     order = relayout(order, Layout.of(x.mesh, (x.layout.dims[axis],)))
     pieces = gather_rows(pieces, order, axis=axis)
-    parts: DistributedArray = parts_of_shards(pieces, ufunc=ufunc, axis=axis, parts=plan.final)
+    parts = parts_of_shards(pieces, ufunc=ufunc, axis=axis, parts=plan.final)
     return getitem(parts, (*[slice(None)] * axis, slice(len(indices))))
 
 

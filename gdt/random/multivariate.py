@@ -33,7 +33,7 @@ def _of_vectors(draw: Draw, values: Any) -> Draw:
 def _on_mesh(values: Any, layout: Layout) -> DistributedArray:
     """Return a parameter as a replicated float64 array on the mesh of a layout."""
     whole = Layout.replicated(layout.mesh, np.ndim(values))
-    x: DistributedArray = asarray(values, layout=whole)
+    x = asarray(values, layout=whole)
     return x.astype(np.float64)
 
 

@@ -47,7 +47,7 @@ def _windows(
     if len(axes) != len(lengths):
         problem = f"{len(lengths)} lengths of windows do not fit {len(axes)} axes"
         raise error(ArgumentError, problem, operands={"x": x.type})
-    windows: DistributedArray = x
+    windows = x
     for at, length in zip(axes, lengths, strict=True):
         size = windows.shape[at]
         if not 0 <= length <= size:
