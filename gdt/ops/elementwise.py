@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,8 @@ __all__ = [
 
 Block = Any
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 UNARY, BINARY, TERNARY = "... -> ...", "..., ... -> ...", "..., ..., ... -> ..."
 
 
@@ -80,14 +82,15 @@ def unary(
     dtypes: str = FLOATING,
     linear: str = "",
     rule: Any = UNARY,
-    ufunc: str = "",
+    numpy_name: str = "",
     of: Callable[[Any], Any] = _itself,
 ) -> Unary:
     """Declare an element-wise function of one operand that NumPy has as a ufunc, or of `of(x)`.
 
     dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`.
+    numpy_name: the name that NumPy has for it, if it is another.
     """
-    function = ufunc or name
+    function = numpy_name or name
     facts = f"Element-wise: the result has the shape of `x`, and is split alike. {dtypes}"
 
     def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
@@ -98,8 +101,7 @@ def unary(
 
     body.__dict__["ufunc"] = function
     own_body = body if of is _itself else body_of
-    declared: Unary = declare(own_body, name, documented(summary, facts, calls), rule, linear)
-    return declared
+    return ufunc(rule, linear=linear)(named(own_body, name, documented(summary, facts, calls)))
 
 
 def binary(
@@ -126,14 +128,13 @@ def binary(
 
     body.__dict__["ufunc"] = name
     own_body = body if of is _itself else body_of
-    declared: Binary = declare(own_body, name, documented(summary, facts, calls), rule, linear)
-    return declared
+    return ufunc(rule, linear=linear)(named(own_body, name, documented(summary, facts, calls)))
 
 
-def declare(body: Any, name: str, doc: str, rule: Any, linear: str) -> Any:
-    """Declare a ufunc of this body under another name than the body's, with this docstring."""
+def named(body: F, name: str, doc: str) -> F:
+    """A body that a function has made, with the name and the docstring of its op."""
     body.__name__, body.__doc__, body.__module__ = name, doc, __name__
-    return ufunc(rule, linear=linear)(body)
+    return body
 
 
 def like(g: DistributedArray, x: DistributedArray) -> DistributedArray:

@@ -119,7 +119,7 @@ asin = unary(
     "asin",
     "Inverse sine: the angle in [-pi/2, pi/2] radians; NaN outside [-1, 1].",
     ("asin(0.0)", 0.0),
-    ufunc="arcsin",
+    numpy_name="arcsin",
 )
 asin.vjp(lambda g, out, x: g / sqrt(1 - square(x)))
 
@@ -127,7 +127,7 @@ acos = unary(
     "acos",
     "Inverse cosine: the angle in [0, pi] radians; NaN outside [-1, 1].",
     ("acos(1.0)", 0.0),
-    ufunc="arccos",
+    numpy_name="arccos",
 )
 acos.vjp(lambda g, out, x: -g / sqrt(1 - square(x)))
 
@@ -135,7 +135,7 @@ atan = unary(
     "atan",
     "Inverse tangent: the angle in [-pi/2, pi/2] radians.",
     ("atan(0.0)", 0.0),
-    ufunc="arctan",
+    numpy_name="arctan",
 )
 atan.vjp(lambda g, out, x: g / (1 + square(x)))
 
@@ -165,11 +165,11 @@ cosh = unary("cosh", "Hyperbolic cosine.", ("cosh(0.0)", 1.0))
 sinh.vjp(lambda g, out, x: g * cosh(x))
 cosh.vjp(lambda g, out, x: g * sinh(x))
 
-asinh = unary("asinh", "Inverse hyperbolic sine.", ("asinh(0.0)", 0.0), ufunc="arcsinh")
+asinh = unary("asinh", "Inverse hyperbolic sine.", ("asinh(0.0)", 0.0), numpy_name="arcsinh")
 asinh.vjp(lambda g, out, x: g / sqrt(square(x) + 1))
 
 acosh = unary(
-    "acosh", "Inverse hyperbolic cosine; NaN below 1.", ("acosh(1.0)", 0.0), ufunc="arccosh"
+    "acosh", "Inverse hyperbolic cosine; NaN below 1.", ("acosh(1.0)", 0.0), numpy_name="arccosh"
 )
 acosh.vjp(lambda g, out, x: g / (sqrt(x - 1) * sqrt(x + 1)))
 
@@ -177,7 +177,7 @@ atanh = unary(
     "atanh",
     "Inverse hyperbolic tangent; NaN outside [-1, 1].",
     ("atanh(0.0)", 0.0),
-    ufunc="arctanh",
+    numpy_name="arctanh",
 )
 atanh.vjp(lambda g, out, x: g / (1 - square(x)))
 

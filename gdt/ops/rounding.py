@@ -7,7 +7,7 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
-from gdt.engine.ufunc import Unary
+from gdt.engine.ufunc import Unary, ufunc
 from gdt.ops.elementwise import (
     FLOATING,
     REAL,
@@ -15,9 +15,9 @@ from gdt.ops.elementwise import (
     binary,
     cast_into,
     conj,
-    declare,
     documented,
     like,
+    named,
     unary,
     zero,
 )
@@ -76,8 +76,7 @@ def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Unary:
     facts = (
         "Element-wise: the result has the shape and the dtype of `x`, and is split alike. " + REAL
     )
-    declared: Unary = declare(body, name, documented(summary, facts, calls), UNARY, "")
-    return declared
+    return ufunc(UNARY)(named(body, name, documented(summary, facts, calls)))
 
 
 floor = _whole("floor", "The largest integer not above x.", ("floor([-1.5, 1.5])", [-2.0, 1.0]))
