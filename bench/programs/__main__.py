@@ -152,13 +152,14 @@ def cells(line: Line) -> list[str]:
     ]
 
 
-def summary(lines: Sequence[Line]) -> list[dict[str, Any]]:
+def summary(lines: Sequence[Line], contenders: Sequence[Contender]) -> list[dict[str, Any]]:
     """Return, for each contender, geometric means of its ratios over programs, their number, and
     the program that is slowest beside JAX."""
-    contenders = list(dict.fromkeys(line.contender for line in lines))
     rows = []
     for contender in contenders:
         own = [line for line in lines if line.contender == contender]
+        if not own:
+            continue
         ratios = {
             name: geometric_mean(values)
             for name in RATIOS
@@ -232,7 +233,7 @@ def main() -> None:
             lines += measured
         for one in running:
             one.close()
-    rows = summary(lines)
+    rows = summary(lines, chosen)
     console.print(summary_table(rows))
     versions = {name: v for one in running for name, v in one.versions.items()}
     properties = machine() | versions | {"load": round(os.getloadavg()[0], 1)}
