@@ -9,6 +9,7 @@ import pytest
 
 import gdt
 from gdt import backend
+from gdt.backend.flags import CHUNK, ErrorFlags
 from gdt.backend.numpy import NumpyBackend
 from gdt.errors import DeviceError, MeshError
 from gdt.sharding import devices
@@ -28,6 +29,24 @@ def two_devices() -> Iterator[None]:
     backend.register_backend("pair", make, lambda: 2)
     yield
     backend.unregister_backend("pair")
+
+
+def test_flags_are_allocated_in_chunks_and_reset_once_their_error_is_raised() -> None:
+    chunks: list[np.ndarray] = []
+
+    def full(length: int, value: int) -> np.ndarray:
+        chunks.append(np.full(length, value, np.uint64))
+        return chunks[-1]
+
+    flags = ErrorFlags(full, np.copy)
+    made = [flags.new(lambda n, i=i: ValueError(f"{i}: {n}")) for i in range(2 * CHUNK + 1)]
+    assert len(chunks) == 3 and {flag.shape for flag in made} == {(1,)}
+    flags.check()
+    for i in (CHUNK, 2 * CHUNK):
+        made[i][0] = 7
+        with pytest.raises(ValueError, match=f"{i}: 7"):
+            flags.check()
+        flags.check()
 
 
 @pytest.mark.usefixtures("two_devices")
