@@ -19,6 +19,8 @@ from rich.console import Console
 import gdt
 from bench import overhead
 from bench import report as steps_report
+from gdt.benchmark import machine as machines
+from gdt.benchmark import report as reports
 from gdt.benchmark import scaling
 from gdt.benchmark.__main__ import main
 from gdt.benchmark.comparison import changes_of
@@ -416,6 +418,28 @@ def test_other_machines_are_a_notice(saved):
     (notice,) = report_on(after, before).notices
     assert "not made on the same machine" in notice
     assert "cpu: a processor before, another after; cores: 2 before, 8 after" in notice
+
+
+def test_libraries_of_a_machine_are_named_in_one_order(monkeypatch):
+    libraries = [
+        {"user_api": "blas", "internal_api": "openblas", "version": f"0.3.{n}", "num_threads": n}
+        for n in (4, 1, 6, 2, 5, 3)
+    ]
+    monkeypatch.setattr(machines, "threadpool_info", lambda: libraries)
+    facts = machines.machine()
+    assert facts["blas"] == ", ".join(f"openblas 0.3.{n}" for n in range(1, 7))
+    assert facts["blas_threads"] == 6
+
+
+def test_an_interrupt_behind_the_last_byte_is_passed_on(tmp_path, monkeypatch):
+    def replace(source, target):
+        Path(source).rename(target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reports.os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        reports._write_whole(tmp_path / "page.html", b"page")
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"page"]
 
 
 def test_a_machine_that_became_slower_is_a_notice(saved):
