@@ -373,6 +373,20 @@ def test_a_used_tape_says_so() -> None:
         pass
 
 
+def test_errors_of_a_backward_pass_name_the_call_that_runs_it() -> None:
+    @gdt.custom_vjp
+    def twice(x: Any) -> Any:
+        return x * 2
+
+    twice.vjp(lambda g, out, x: negative_axes(x.type, 7))
+    with pytest.raises(e.AxisError, match=r"^grad: axis 7"):
+        gdt.grad(lambda x: gdt.sum(twice(x)))(A)
+    with gdt.GradientTape() as tape:
+        loss = gdt.sum(twice(A))
+    with pytest.raises(e.AxisError, match=r"^GradientTape\.gradient: axis 7"):
+        tape.gradient(loss, A)
+
+
 def test_layout_has_no_shape() -> None:
     with pytest.raises(AttributeError, match="num_shards"):
         ROWS.shape  # noqa: B018

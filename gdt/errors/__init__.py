@@ -197,8 +197,8 @@ def name_of_call() -> str:
 
     Public is what `gdt` or its package (`gdt.nn`, `gdt.linalg`) has under its name, an op of a
     user, and what `gdt.arguments` wraps. A public method is named with the class of its
-    object, as in `Sequential.fit`; any other method goes by that class alone, as constructors and
-    operators do, and an op by its own name. What a function defines goes by its name.
+    object, as in `Sequential.fit`; constructors and operators go by that class alone, private
+    methods by what calls them, and an op by its own name. What a function defines goes by its name.
     """
     frame: FrameType | None = sys._getframe(2)
     innermost = frame.f_code.co_name if frame else ""
@@ -229,6 +229,8 @@ def _public_name(frame: FrameType, module: str) -> str:
         value: Any = vars(sys.modules[namespace]).get(owner.rstrip("_"))
         if isinstance(value, type) and value.__module__ == module:
             cls = type(variables["self"]) if "self" in variables else variables.get("cls", value)
+            if method[:1] == "_" != method[1:2]:  # what calls a private method has the name
+                return ""
             is_public = method.isidentifier() and method[0] != "_"
             return f"{cls.__name__}.{method}" if is_public else str(cls.__name__)
         code = getattr(inspect.unwrap(value), "__code__", None)
