@@ -231,3 +231,16 @@ def test_a_partial_sum_is_added_up_before_an_array_divides_it(blocks: int) -> No
     assert total.layout.reductions == ("sum",) and (total / 2).layout.reductions == ("sum",)
     with np.errstate(divide="ignore"):
         assert (total / np.array([0.0, 1.0])).tolist() == [math.inf, 4.0]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2049,), (2100, 1), (0, 40), (70, 31), (70, 32)])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_relu_of_few_and_many_elements_in_short_and_long_rows(
+    shape: tuple[int, ...], dtype: str
+) -> None:
+    values = np.random.default_rng(0).integers(-5, 6, shape).astype(dtype)
+    if dtype == "float32" and values.size:
+        values.flat[0] = np.nan
+    got = gdt.relu(gdt.asarray(values))
+    assert got.dtype == values.dtype
+    np.testing.assert_array_equal(got.numpy(), np.maximum(values, np.zeros_like(values)))

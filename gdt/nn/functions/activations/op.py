@@ -33,6 +33,7 @@ Block = Any
 ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 CUBIC = 0.044715  # the coefficient of x^3 in the tanh form of gelu (Hendrycks and Gimpel 2016)
 LONGEST_CACHED = 4096  # elements of a row of zeros
+FEW, LONG = 2048, 32  # elements of all rows, and of one, beyond which a row of zeros is faster
 # Beyond this x, exp(-x^2 / 2) and 1 - tanh(x) are 0 in float64; its cube is finite in float16.
 SATURATED = 40.0
 
@@ -85,8 +86,10 @@ def relu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     >>> gdt.relu([-1.0, 2.0]).tolist()
     [0.0, 2.0]
     """
-    # Against a row of zeros NumPy's maximum takes half the time that it takes against a scalar.
-    return xp.maximum(x, _zeros(xp, x.shape[-1:], x.dtype), out=out)
+    # Against a row of zeros NumPy's maximum takes half the time that it takes against one, unless
+    # there are few elements, or rows are short.
+    shape = x.shape[-1:] if x.size > FEW and x.shape[-1] >= LONG else ()
+    return xp.maximum(x, _zeros(xp, shape, x.dtype), out=out)
 
 
 @op(BINARY, linear="g")
