@@ -329,7 +329,7 @@ def _variance(
         return astype(variance, dtype)
     if where is not True or mean is not None:
         return _of_some(x, axis, ddof, keepdims, where, mean)
-    if not ddof and x.size:
+    if not ddof and 0 not in x.type.shape:
         return moments(x, axes=axis, keepdims=keepdims)[1]
     n = reduced_count(x, axis)
     if n > ddof:
