@@ -544,6 +544,18 @@ def test_what_mpi_raises_names_the_process_that_died(
         own._closed.set()
 
 
+def test_an_exchange_by_mpi_ends_when_what_was_sent_has_left() -> None:
+    ours, theirs = socket.socketpair()
+    left = Mock(side_effect=[False, False, True])
+    world = SimpleNamespace(Isend=Mock(return_value=SimpleNamespace(Test=left)))
+    own = mpi.MpiMessages(0, peers(2), {1: ours}, 5.0)
+    own.mpi = mpi.Mpi(SimpleNamespace(Exception=RuntimeError), world, False)
+    with ours, theirs:
+        assert own.exchange({1: [np.ones(3)]}, (), "all_reduce over x") == {}
+        own._closed.set()
+    assert left.call_count == 3
+
+
 def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
     a, b = pair
     closing = threading.Thread(target=b.close, args=["MemoryError: 3 GB"])
