@@ -25,10 +25,10 @@ import pytest
 import gdt
 from gdt import distributed
 from gdt.comm import connection, greetings, job, messages, mpi, rendezvous
-from gdt.comm.agreement import Action, digest
+from gdt.comm.agreement import Action, CallHistory, digest, held_notes
 from gdt.comm.connection import DATA, GOODBYE, HISTORY, NOTES, Peer
 from gdt.comm.messages import Messages
-from gdt.comm.notes import connected
+from gdt.comm.notes import connected, note_held
 from gdt.comm.rendezvous import meet
 from gdt.errors import ArgumentError, DistributedError, MeshError
 from gdt.sharding import processes
@@ -554,6 +554,43 @@ def test_an_exchange_by_mpi_ends_when_what_was_sent_has_left() -> None:
         assert own.exchange({1: [np.ones(3)]}, (), "all_reduce over x") == {}
         own._closed.set()
     assert left.call_count == 3
+
+
+def test_a_process_that_mpi_does_not_return_to_ends_when_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mpi, "STUCK", 0.02)
+    ended = threading.Event()
+    monkeypatch.setattr(mpi.os, "_exit", lambda code: ended.set())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        own = mpi.MpiMessages(0, peers(2), {1: ours}, 5.0)
+        own.begin("all_reduce over x")
+        with caplog.at_level("ERROR"):
+            own._current_wait = mpi.Wait("all_reduce over x", {1}, time.monotonic() + 0.2)
+            assert ended.wait(5)
+        own._closed.set()
+    assert "MPI does not return from a step that has failed" in caplog.text
+    assert "nothing came from process 1 " in caplog.text
+
+
+def test_what_another_thread_holds_is_noted_with_its_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, other = CallHistory(), CallHistory()
+    monkeypatch.setattr("gdt.comm.notes._connected", SimpleNamespace(history=own))
+    action, held = Action("op", "the batch"), []
+
+    def fetch() -> None:
+        with held_notes() as made:
+            own.add(action, (3, 4))
+        held.extend(made)
+
+    together(fetch)
+    assert own.count == 0
+    note_held(held)
+    other.add(action, (3, 4))
+    assert (own.count, own.checksum) == (1, other.checksum)
 
 
 def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
