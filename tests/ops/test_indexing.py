@@ -15,7 +15,7 @@ import gdt
 from gdt.backend import NUMPY
 from gdt.comm.vectors import Exchange
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
-from gdt.ops.repeated_rows import repeated_rows
+from gdt.ops.repeated_rows import _pieces, repeated_rows
 from gdt.testing import assert_consistent, layouts, meshes, placed
 
 MESHES = meshes([(2,), (4,), (2, 2), (2, 3)])
@@ -241,6 +241,14 @@ def test_masks_and_arrays_without_a_mesh_of_their_own_join(shape: tuple[int, ...
     other = gdt.asarray(host, layout=gdt.Layout(["x", None], gdt.create_mesh([("x", 2)])))
     with pytest.raises(gdt.errors.MeshError, match=r"(?s)getitem: .*Mesh\(x=2\).*Mesh\(x=4\)"):
         other[split_mask]
+
+
+def test_rows_are_sent_to_where_copies_of_them_stand() -> None:
+    rows, times = np.array([5.0, 6.0, 7.0, 8.0]), np.array([2, 3, 1, 4])
+    places = np.array([[0, 2], [2, 5], [3, 7], [7, 7]])
+    pieces = _pieces(NUMPY, rows, times, places)
+    found = [(rows.tolist(), times.tolist()) for rows, times in pieces]
+    assert found == [([5], [2]), ([6], [3]), ([6, 7, 8], [2, 1, 1]), ([], [])]
 
 
 @pytest.mark.parametrize("blocks", [1, 4])

@@ -131,6 +131,18 @@ def test_large_logits_of_split_classes_lose_no_digits(mesh: gdt.Mesh) -> None:
 
 
 @pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("row", [0, 5])
+def test_a_complex_nan_is_the_extremum(name: str, row: int, mesh: gdt.Mesh) -> None:
+    values = (np.arange(12.0)[::-1] + 1j).reshape(6, 2)
+    values[row, 1] = complex(1, np.nan)
+    for axis in (None, 0, 1):
+        got, want = (
+            getattr(xp, name)(x, axis=axis) for xp, x in ((gdt, split(values, mesh)), (np, values))
+        )
+        np.testing.assert_array_equal(got.numpy(), want)
+
+
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
 def test_nothing_has_no_extremum(name: str, mesh: gdt.Mesh) -> None:
     with pytest.raises(ShapeError, match=f"{name}: an empty array has none"):
         getattr(gdt, name)(split(np.zeros((0, 3)), mesh), axis=0)
