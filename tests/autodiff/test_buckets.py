@@ -124,6 +124,23 @@ def test_small_gradients_are_one_reduction_and_large_ones_as_many_as_they_fill_b
     assert all(sent[size, 1] == sent[size, 4] for size, _ in sent)
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_gradient_of_two_arrays_is_sent_once(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "SIZE", 1)
+    mesh = gdt.create_mesh({"a": 2}, blocks=blocks)
+    x = gdt.ones((8, 4), layout=Layout(["a", None], mesh))
+    w, v = (gdt.ones((4, 3), layout=Layout.replicated(mesh, 2)) for _ in range(2))
+    with gdt.GradientTape() as tape:
+        y = x @ (w + (v + 0.0))  # the gradient of w is complete before that of v
+        loss = gdt.sum(y * y)
+    with gdt.count_collectives() as counter:
+        of_w, of_v = tape.gradient(loss, [w, v])
+        assert np.array_equal(of_w.numpy(), of_v.numpy())
+    assert [c.bytes for c in counter] == [2 * 8 * 12, 2 * 8]  # and the loss
+
+
 class Ops(Observer):
     """Writes the ops that run among what streams are asked."""
 
