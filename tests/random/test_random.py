@@ -99,6 +99,13 @@ def test_permutation_of_numbers_and_of_an_array(mesh: gdt.Mesh) -> None:
         assert shuffled.numpy().tolist() == value[:, order].tolist()
 
 
+def test_a_short_order_is_computed_by_every_device() -> None:
+    layout = gdt.Layout(["x"], gdt.create_mesh([("x", 8)], blocks=8))
+    with gdt.count_collectives() as counter:
+        order = gdt.random.permutation(1000, key=4, layout=layout)
+    assert order.layout is layout and counter.bytes == 0
+
+
 def test_rows_in_random_order_stay_split() -> None:
     layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 8)], blocks=8))
     x = gdt.asarray(np.arange(1 << 14).reshape(1 << 7, 1 << 7), layout=layout)
