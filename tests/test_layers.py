@@ -18,8 +18,8 @@ ROOT = Path(gdt.__file__).parent
 # From the bottom to the top: a package or module of `gdt/` may import from those before it.
 FLOORS = [
     "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
-    "array", "state", "distributed", "engine", "ops", "functions", "fft", "linalg", "random",
-    "programs", "autodiff", "nn", "metrics", "optim", "data", "checkpoint", "training", "saving",
+    "array", "state", "distributed", "fusion", "engine", "ops", "functions", "fft", "linalg",
+    "random", "programs", "autodiff", "nn", "metrics", "optim", "data", "checkpoint", "training", "saving",
     "estimators", "debug", "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
@@ -96,7 +96,7 @@ def test_no_two_classes_have_one_name() -> None:
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
-OPTIONAL = {"cupy", "mpi4py", "matplotlib", "numba", "sklearn", "onnx", "cupyx"}
+OPTIONAL = {"cupy", "mpi4py", "matplotlib", "numba", "llvmlite", "sklearn", "onnx", "cupyx"}
 OPTIONAL |= {"pyarrow", "IPython", "nvidia", "tensorboardX"}
 
 

@@ -18,6 +18,8 @@ from gdt.engine.launcher import KernelBody
 from gdt.engine.loops import ChosenBody
 from gdt.engine.plan import Block, Labels, Shards
 from gdt.engine.source import Buffer, reshaped
+from gdt.fusion.loop import SMALLEST_OP, CompiledOp, are_compiled
+from gdt.fusion.op_formula import OpFormula
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Axes, Layout
@@ -75,12 +77,23 @@ class PlanBlocks:
                 op.name, self.mesh.ndim, backend, op.kernel, op.body, static,
                 selectable=op.has_library,
             )  # fmt: skip
+        replacement = getattr(op.body, "replacement", None)
+        if replacement is not None and self._is_compiled(replacement(**static)):
+            return CompiledOp(op.name, replacement(**static), partial(op.body, np, **static))
         ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
         if ufunc is not None:
             return getattr(backend.xp, ufunc)  # type: ignore[no-any-return]
         if op.specialization is not None and backend.xp is np:
             return ChosenBody(op.specialization, op.body, static)
         return partial(op.body, backend.xp, **static)
+
+    def _is_compiled(self, formula: OpFormula) -> bool:
+        """Whether a loop of a formula takes the place of the op's body."""
+        size = math.prod(self.block_shape(0, reduced=True))
+        if self.backend.xp is not np or size < SMALLEST_OP or not are_compiled():
+            return False
+        kinds = [float if t is None else t.dtype for t in self.moved]
+        return formula.dtypes(kinds, None) is not None
 
     @cached_property
     def finish(self) -> Callable[..., Any] | None:

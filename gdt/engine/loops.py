@@ -25,7 +25,6 @@ may lie in any order and be read-only; or None where the body runs.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -35,11 +34,11 @@ from typing import Any
 import numpy as np
 
 from gdt.backend.numpy import order_in_memory
+from gdt.fusion import llvm
+from gdt.fusion.llvm import VARIABLE
 
 Block = Any
 
-VARIABLE = "GDT_COMPILED_LOOPS"
-WANTED = os.environ.get(VARIABLE, "").strip().lower() not in ("0", "false", "no", "off")
 INSTALL = "pip install 'gdt[fast]'"
 ELEMENTS = {"f": "float32", "d": "float64"}
 
@@ -66,12 +65,12 @@ def _numba() -> tuple[ModuleType | None, str, str]:
 
 def are_compiled() -> bool:
     """Whether ops run as loops where they can."""
-    return WANTED and _numba()[0] is not None
+    return llvm.WANTED and _numba()[0] is not None
 
 
 def described() -> tuple[str, str]:
     """By what loops are compiled, or why they are not; and what to do about that."""
-    if not WANTED:
+    if not llvm.WANTED:
         return f"turned off by {VARIABLE}", ""
     numba, problem, remedy = _numba()
     return (problem, remedy) if numba is None else (f"by numba {numba.__version__}", "")

@@ -9,27 +9,20 @@ would be added in another order. Matrix products are not either: BLAS has thread
 
 from __future__ import annotations
 
-import contextvars
-import itertools
 import math
-import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.backend import NUMPY
+from gdt.backend import NUMPY, threads
 from gdt.backend.numpy import order_in_memory
 from gdt.engine.blocks import PlanBlocks
-from gdt.settings import host_thread_count, host_threads
+from gdt.fusion.loop import CompiledOp
 
 Block = Any
-
-SMALLEST = 1 << 19
-"""Elements that a thread computes at least: fewer are done before the other threads have begun."""
 
 PIECES = 8
 """The most pieces of a part that are computed one after the other."""
@@ -49,12 +42,14 @@ def in_threads(body: Callable[..., Any], blocks: PlanBlocks) -> Callable[..., An
     op, rule = blocks.op, blocks.rule
     computes = "out" in op.injected or (rule.whole and not op.views)
     is_plain = op.merge is None and op.specialization is None and not op.donated
+    if isinstance(body, CompiledOp):  # which has threads of its own
+        return body
     if blocks.backend.xp is not np or not computes or not is_plain or len(rule.outs) > 1:
         return body
     if op.injected & {"labels", "shards", "block_shape"} or rule.reduced(0):
         return body
     size = math.prod(blocks.block_shape(0, reduced=False))
-    cuts = _cuts(blocks) if size >= 2 * SMALLEST else []
+    cuts = _cuts(blocks) if size >= 2 * threads.SMALLEST else []
     return ThreadedBody(body, cuts, size) if cuts else body
 
 
@@ -86,20 +81,20 @@ class ThreadedBody:
         self.body, self.cuts, self.size = body, cuts, size
 
     def __call__(self, *operands: Any, **memory: Any) -> Any:
-        count = count_for(self.size)
+        count = threads.count_for(self.size)
         cut, size = self._cut(operands, count)
         if cut is None:
             return self.body(*operands, **memory)
-        parts = parts_of(size, count)
+        parts = threads.parts_of(size, count)
         if not memory:
             return self._joined(operands, cut, parts)
-        together([self._call(operands, memory, cut, part) for part in parts])
+        threads.together([self._call(operands, memory, cut, part) for part in parts])
         return memory["out"]
 
     def _joined(self, operands: Sequence[Any], cut: Cut, parts: Sequence[slice]) -> Any:
         """Return the results for all parts as one array, into which every thread puts those of a
         piece of its part at a time: the results for whole parts would take its memory again."""
-        most = min(PIECES, self.size // len(parts) // SMALLEST)
+        most = min(PIECES, self.size // len(parts) // threads.SMALLEST)
         lock, arrays = threading.Lock(), list[Any]()
 
         def fill(part: slice) -> None:
@@ -108,7 +103,7 @@ class ThreadedBody:
             if inner is None:
                 inner, length, pieces = cut, part.stop - part.start, [slice(None)]
             else:
-                pieces = parts_of(length, most)
+                pieces = threads.parts_of(length, most)
             for piece in pieces:
                 result = self.body(*_of_part(xs, inner, piece))
                 with lock:
@@ -117,7 +112,7 @@ class ThreadedBody:
                         arrays.append(_with_axes(result, lengths))
                 arrays[0][_index(cut.output, part)][_index(inner.output, piece)] = result
 
-        together([partial(fill, part) for part in parts])
+        threads.together([partial(fill, part) for part in parts])
         return arrays[0]
 
     def _cut(self, operands: Sequence[Any], count: int) -> tuple[Cut | None, int]:
@@ -161,52 +156,3 @@ def _index(axis: int, part: slice) -> tuple[Any, ...]:
     if axis >= 0:
         return (*[slice(None)] * axis, part)
     return (..., part, *[slice(None)] * (-axis - 1))
-
-
-def count_for(size: int) -> int:
-    """Return the number of threads that compute a block of `size` elements."""
-    return max(1, min(host_thread_count(), size // SMALLEST))
-
-
-def parts_of(length: int, count: int) -> list[slice]:
-    """Return `count` slices of an axis, one for each thread, of about the same length."""
-    edges = [length * i // count for i in range(count + 1)]
-    return list(itertools.starmap(slice, itertools.pairwise(edges)))
-
-
-def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return the results of the calls, which run at the same time, one of them in this thread.
-
-    They see the context variables of this thread, as `np.errstate`. Where some raise, the exception
-    of the first of them is raised once all have ended."""
-    cells: list[list[Callable[[], Any]]] = [
-        [partial(contextvars.copy_context().run, _alone, call)] for call in calls
-    ]
-    futures = [_pool().submit(_emptied, cell) for cell in cells[1:]]
-    try:
-        first = _emptied(cells[0])
-    finally:
-        for future in futures:
-            future.exception()  # waits: no thread may go on writing into these blocks
-    return [first, *[future.result() for future in futures]]
-
-
-def _alone(call: Callable[[], Any]) -> Any:
-    """Return the result of a call, which gets no threads of its own: it would wait for them in one
-    that they need."""
-    with host_threads(1):
-        return call()
-
-
-def _emptied(cell: list[Callable[[], Any]]) -> Any:
-    """Return the result of the call in a cell, to which nothing refers when the result is known:
-    blocks to which only their array refers can be overwritten."""
-    return cell.pop()()
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), "gdt-host")
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads

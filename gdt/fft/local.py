@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.backend import NUMPY
-from gdt.engine import threads
+from gdt.backend import NUMPY, threads
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Memory, Shards

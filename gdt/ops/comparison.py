@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -12,12 +11,11 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import into
 from gdt.array.registry import FUNCTIONS, public
-from gdt.backend import NUMPY
-from gdt.engine import threads
-from gdt.engine.loops import loop, vectors
 from gdt.engine.op import Op, declared, op
 from gdt.engine.plan import Memory
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.fusion.loop import SMALLEST_OP, CompiledOp, are_compiled
+from gdt.fusion.op_formula import OpFormula, float_dtypes, has_formula, same_dtypes
 from gdt.ops.elementwise import (
     BOOL,
     INTEGERS,
@@ -67,30 +65,48 @@ Body = Callable[..., Any]
 # ---------------------------------------------------------------- comparison
 
 equal = binary(
-    "equal", "x == y; NaN equals nothing.", ("equal([1, 2], 2)", [False, True]), dtypes=BOOL
-)
-not_equal = binary("not_equal", "x != y.", ("not_equal([1, 2], 2)", [True, False]), dtypes=BOOL)
-less = binary("less", "x < y.", ("less([1, 2], 2)", [True, False]), dtypes=BOOL)
-less_equal = binary("less_equal", "x <= y.", ("less_equal([1, 2], 2)", [True, True]), dtypes=BOOL)
-greater = binary("greater", "x > y.", ("greater([1, 2], 1)", [False, True]), dtypes=BOOL)
+    "equal", "x == y; NaN equals nothing.", ("equal([1, 2], 2)", [False, True]), dtypes=BOOL,
+    formula="x == y", kinds="fiu",
+)  # fmt: skip
+not_equal = binary(
+    "not_equal", "x != y.", ("not_equal([1, 2], 2)", [True, False]), dtypes=BOOL,
+    formula="x != y", kinds="fiu",
+)  # fmt: skip
+less = binary(
+    "less", "x < y.", ("less([1, 2], 2)", [True, False]), dtypes=BOOL,
+    formula="x < y", kinds="fiu",
+)  # fmt: skip
+less_equal = binary(
+    "less_equal", "x <= y.", ("less_equal([1, 2], 2)", [True, True]), dtypes=BOOL,
+    formula="x <= y", kinds="fiu",
+)  # fmt: skip
+greater = binary(
+    "greater", "x > y.", ("greater([1, 2], 1)", [False, True]), dtypes=BOOL,
+    formula="x > y", kinds="fiu",
+)  # fmt: skip
 greater_equal = binary(
-    "greater_equal", "x >= y.", ("greater_equal([1, 2], 2)", [False, True]), dtypes=BOOL
-)
+    "greater_equal", "x >= y.", ("greater_equal([1, 2], 2)", [False, True]), dtypes=BOOL,
+    formula="x >= y", kinds="fiu",
+)  # fmt: skip
 
 isnan = unary(
     "isnan",
     "Whether each element is NaN.",
     ("isnan([1.0, float('nan')])", [False, True]),
     dtypes=BOOL,
+    formula="x != x",
 )
 isinf = unary(
-    "isinf", "Whether x is inf or -inf.", ("isinf([1.0, float('inf')])", [False, True]), dtypes=BOOL
-)
+    "isinf", "Whether x is inf or -inf.",
+    ("isinf([1.0, float('inf')])", [False, True]), dtypes=BOOL,
+    formula="abs(x) == inf",
+)  # fmt: skip
 isfinite = unary(
     "isfinite",
     "Whether x is neither infinite nor NaN.",
     ("isfinite([1.0, float('inf')])", [True, False]),
     dtypes=BOOL,
+    formula="abs(x) < inf",
 )
 signbit = unary(
     "signbit",
@@ -116,6 +132,8 @@ logical_and = binary(
     ("logical_and([1, 0], 2)", [True, False]),
     of=_truth,
     dtypes=BOOL,
+    formula="x & y",
+    kinds="b",
 )
 logical_or = binary(
     "logical_or",
@@ -123,6 +141,8 @@ logical_or = binary(
     ("logical_or([1, 0], 0)", [True, False]),
     of=_truth,
     dtypes=BOOL,
+    formula="x | y",
+    kinds="b",
 )
 logical_xor = binary(
     "logical_xor",
@@ -130,25 +150,34 @@ logical_xor = binary(
     ("logical_xor([1, 0], 1)", [False, True]),
     of=_truth,
     dtypes=BOOL,
+    formula="x ^ y",
+    kinds="b",
 )
 logical_not = unary(
-    "logical_not", "Whether x is 0.", ("logical_not([1, 0])", [False, True]), of=_truth, dtypes=BOOL
-)
+    "logical_not", "Whether x is 0.",
+    ("logical_not([1, 0])", [False, True]), of=_truth, dtypes=BOOL,
+    formula="~x", kinds="b",
+)  # fmt: skip
 
 bitwise_and = binary(
-    "bitwise_and", "x & y, bit by bit.", ("bitwise_and(6, 3)", 2), dtypes=f"{PROMOTED} {INTEGERS}"
-)
+    "bitwise_and", "x & y, bit by bit.", ("bitwise_and(6, 3)", 2), dtypes=f"{PROMOTED} {INTEGERS}",
+    formula="x & y", kinds="biu",
+)  # fmt: skip
 bitwise_or = binary(
-    "bitwise_or", "x | y, bit by bit.", ("bitwise_or(6, 3)", 7), dtypes=f"{PROMOTED} {INTEGERS}"
-)
+    "bitwise_or", "x | y, bit by bit.", ("bitwise_or(6, 3)", 7), dtypes=f"{PROMOTED} {INTEGERS}",
+    formula="x | y", kinds="biu",
+)  # fmt: skip
 bitwise_xor = binary(
-    "bitwise_xor", "x ^ y, bit by bit.", ("bitwise_xor(6, 3)", 5), dtypes=f"{PROMOTED} {INTEGERS}"
-)
+    "bitwise_xor", "x ^ y, bit by bit.", ("bitwise_xor(6, 3)", 5), dtypes=f"{PROMOTED} {INTEGERS}",
+    formula="x ^ y", kinds="biu",
+)  # fmt: skip
 invert = unary(
     "invert",
     "~x: every bit the other way; `not x` for bools.",
     ("invert([0, True])", [-1, -2]),
     dtypes=f"The dtype is that of `x`. {INTEGERS}",
+    formula="~x",
+    kinds="biu",
 )
 left_shift = binary(
     "left_shift", "x << y: x * 2 ** y.", ("left_shift(3, 2)", 12), dtypes=f"{PROMOTED} {INTEGERS}"
@@ -194,6 +223,13 @@ def _where(xp: Any, condition: Block, x: Block, y: Block, /) -> Block:
     return xp.where(condition, x, y)
 
 
+def _where_dtypes(kinds: Sequence[Any], result: str | None) -> Sequence[str] | None:
+    chosen = same_dtypes(kinds[1:], result)
+    return ["b1", *chosen] if chosen and kinds[0] == np.dtype(bool) else None
+
+
+_CHOSEN = "y if x else z"
+has_formula(_CHOSEN, _where_dtypes, replaces=True)(_where)
 where = declared(Where(_where, TERNARY, linear="x + y"))
 where.vjp(
     None,
@@ -202,84 +238,17 @@ where.vjp(
 )
 
 
-SMALLEST_CHOICE = 1 << 17
-"""The fewest elements for which the loop is worth importing numba."""
-CHOICE_LOOPS = {4: "f", 8: "d"}
-"""By the bytes of an element: the character of the floats that are as wide."""
+_CHOICE = CompiledOp("where", OpFormula(_CHOSEN, _where_dtypes), np.where)
 
 
-@where.specialize
-def where_loop(body: Body, condition: Block, x: Block, y: Block, /) -> Body | None:
-    """Return `numpy.where` of large blocks in one pass without branches, which processors would
-    have to guess: a seventh of NumPy's time where the condition is in no order."""
-    is_large = isinstance(condition, np.ndarray) and condition.size >= SMALLEST_CHOICE
-    if not is_large or _choice_loop(condition, x, y) is None:
-        return None
-
-    def where(condition: Block, x: Block, y: Block) -> Block:
-        out = chosen(condition, x, y)
-        return body(condition, x, y) if out is None else out
-
-    return where
-
-
-def chosen(condition: Block, x: Block, y: Block) -> Block | None:
-    """Return `np.where(condition, x, y)`; None where NumPy computes it: for conditions of another
-    dtype, elements that are not of 4 or 8 bytes, blocks that broadcast or that lie in memory in
-    other orders.
-
-    x, y: blocks of the condition's shape, of which one may be a number.
-    """
-    choose, dtype = _choice_loop(condition, x, y), np.result_type(x, y)
-    if choose is None:
-        return None
-    out = NUMPY.empty(condition.shape, dtype)
-    elements = vectors(condition, *[v for v in (x, y) if np.ndim(v)], out)
-    if elements is None or not all(v.flags.aligned for v in elements):
-        return None
-    mask, *rest, target = elements
-    word = f"u{dtype.itemsize}"
-    x, y = [
-        rest.pop(0).view(word) if np.ndim(v) else np.full(1, v, dtype).view(word) for v in (x, y)
-    ]
-    parts = threads.parts_of(mask.size, threads.count_for(mask.size))
-    calls = [
-        partial(
-            choose, mask[p], *[v if v.size == 1 else v[p] for v in (x, y)], target.view(word)[p]
-        )
-        for p in parts
-    ]
-    threads.together(calls)
-    return out
-
-
-def _choice_loop(condition: Block, x: Block, y: Block) -> Any:
-    """Return the loop for blocks of these shapes and dtypes; None if there is none."""
-    blocks, dtype = [block for block in (x, y) if np.ndim(block)], np.result_type(x, y)
-    is_alike = all(b.shape == condition.shape and b.dtype == dtype for b in blocks)
-    if not blocks or not is_alike or condition.dtype != bool or dtype.kind not in "iufc":
-        return None
-    return _choose[CHOICE_LOOPS[dtype.itemsize]] if dtype.itemsize in CHOICE_LOOPS else None
-
-
-@loop("bools, keys, keys, words")
-def _choose(condition: Block, x: Block, y: Block, out: Block) -> None:
-    """Write elements of x where the condition is true, and of y elsewhere; each may be one number.
-    Both are read for every element, so that several are chosen at once."""
-    if x.size == 1:
-        number = x[0]
-        for i in range(out.size):
-            other = y[i]
-            out[i] = number if condition[i] else other
-    elif y.size == 1:
-        number = y[0]
-        for i in range(out.size):
-            one = x[i]
-            out[i] = one if condition[i] else number
-    else:
-        for i in range(out.size):
-            one, other = x[i], y[i]
-            out[i] = one if condition[i] else other
+def chosen(condition: Block, x: Any, y: Any) -> Block:
+    """`numpy.where`, of large blocks in one loop: NumPy's takes ten times as long where the
+    condition is in no order, since processors have to guess."""
+    kinds = [v.dtype if isinstance(v, np.ndarray) else type(v) for v in (condition, x, y)]
+    is_large = condition.size >= SMALLEST_OP and are_compiled()
+    if is_large and _where_dtypes(kinds, None) is not None:
+        return _CHOICE(condition, x, y)
+    return np.where(condition, x, y)
 
 
 def only_where(
@@ -308,6 +277,10 @@ def maximum_gradient(
     return xp.multiply(g, twice, out=out)
 
 
+has_formula("""
+half = full_like(x, 0.5)
+x * ((half if y > z else 0.0) + (half if y >= z else 0.0))
+""")(maximum_gradient)
 maximum_gradient.vjp(
     lambda c, out, g, x, y: like(maximum_gradient(c, x, y), g),
     lambda c, out, g, x, y: zero(c, out, x),
@@ -319,6 +292,8 @@ maximum = binary(
     "The larger of x and y; NaN if one is.",
     ("maximum([1, 5], 3)", [3, 5]),
     dtypes=f"{PROMOTED} Where x and y are equal, each gets half of the gradient.",
+    formula="x if (x > y) | (x != x) else y",
+    kinds="fiu",
 )
 maximum.vjp(
     lambda g, out, x, y: like(maximum_gradient(g, x, y), x),
@@ -330,6 +305,8 @@ minimum = binary(
     "The smaller of x and y; NaN if one is.",
     ("minimum([1, 5], 3)", [1, 3]),
     dtypes=f"{PROMOTED} Where x and y are equal, each gets half of the gradient.",
+    formula="x if (x < y) | (x != x) else y",
+    kinds="fiu",
 )
 minimum.vjp(
     lambda g, out, x, y: like(maximum_gradient(g, y, x), x),
@@ -356,6 +333,20 @@ def _larger(x: Any, low: Any) -> Any:
     return x if x > low else low
 
 
+def _clip_dtypes(kinds: Sequence[Any], result: str | None) -> Sequence[str] | None:
+    """For bounds that are numbers. Where an element is a zero and a bound the other zero, NumPy
+    gives the bound if that is an array, and else the element."""
+    are_numbers = not any(isinstance(kind, np.dtype) for kind in kinds[1:])
+    return float_dtypes(kinds, result) if are_numbers else None
+
+
+has_formula(
+    """
+x = x if (x >= y) | (x != x) else y
+x if (x <= z) | (x != x) else z
+""",
+    _clip_dtypes,
+)(clip_between)
 clip_between.vjp(
     lambda g, out, x, low, high: like(maximum_gradient(_below(g, x, low, high), x, low), x),
     lambda g, out, x, low, high: like(maximum_gradient(_below(g, x, low, high), low, x), low),

@@ -23,6 +23,8 @@ from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
 from gdt.engine.ufunc import Binary, Unary, ufunc
 from gdt.errors import DtypeError, error
+from gdt.fusion.elementary import ELEMENTARY
+from gdt.fusion.op_formula import has_float32_formula, has_formula, same_dtypes, ufunc_formula
 from gdt.ops.movement import alias
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
@@ -84,13 +86,18 @@ def unary(
     rule: Any = UNARY,
     numpy_name: str = "",
     of: Callable[[Any], Any] = _itself,
+    formula: str = "",
+    kinds: str = "f",
 ) -> Unary:
     """Declare an element-wise function of one operand that NumPy has as a ufunc, or of `of(x)`.
 
-    dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`.
-    numpy_name: the name that NumPy has for it, if it is another.
+    dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`. formula: what
+    it computes for one element (`gdt.fusion.formula`), for dtypes of these kinds. numpy_name: the
+    name that NumPy has for it, if it is another.
     """
     function = numpy_name or name
+    if formula:
+        ufunc_formula(function, formula, kinds)
     facts = f"Element-wise: the result has the shape of `x`, and is split alike. {dtypes}"
 
     def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
@@ -100,6 +107,8 @@ def unary(
         return getattr(xp, function)(of(x), out=out)
 
     body.__dict__["ufunc"] = function
+    if function in ELEMENTARY:
+        has_float32_formula(f"{function}(x)")(body)
     own_body = body if of is _itself else body_of
     return ufunc(rule, linear=linear)(named(own_body, name, documented(summary, facts, calls)))
 
@@ -112,12 +121,17 @@ def binary(
     linear: str = "",
     rule: Any = BINARY,
     of: Callable[[Any], Any] = _itself,
+    formula: str = "",
+    kinds: str = "f",
 ) -> Binary:
     """Declare an element-wise function of two operands that NumPy has as a ufunc, or of `of(x)` and
     `of(y)`.
 
-    dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`.
+    dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`. formula,
+    kinds: as of `unary`.
     """
+    if formula:
+        ufunc_formula(name, formula, kinds)
     facts = f"{dtypes} The operands broadcast; raises ShapeError if their shapes do not."
 
     def body(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
@@ -203,6 +217,8 @@ def _cast_vjp(g: Any, out: Any, x: Any, *, dtype: Any) -> Any:
     return like(g, x)
 
 
+for _cast_op in (cast, widen):
+    has_formula(lambda dtype: "x", same_dtypes)(_cast_op)
 cast.vjp(_cast_vjp)
 widen.vjp(_cast_vjp)
 
@@ -259,7 +275,10 @@ _known_cast = lru_cache(maxsize=256)(_cast)
 
 # ---------------------------------------------------------------- arithmetic
 
-add = binary("add", "x + y.", ("add([1, 2], 0.5)", [1.5, 2.5]), linear="x + y")
+add = binary(
+    "add", "x + y.", ("add([1, 2], 0.5)", [1.5, 2.5]), linear="x + y",
+    formula="x + y", kinds="fiu",
+)  # fmt: skip
 add.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(g, y))
 
 subtract = binary(
@@ -268,10 +287,15 @@ subtract = binary(
     ("subtract([1, 2], 3)", [-2, -1]),
     linear="x + y",
     dtypes=f"{PROMOTED} Raises DtypeError for bools.",
+    formula="x - y",
+    kinds="fiu",
 )
 subtract.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g, y))
 
-multiply = binary("multiply", "x * y.", ("multiply([1, 2], [3, 4])", [3, 8]), linear="x, y")
+multiply = binary(
+    "multiply", "x * y.", ("multiply([1, 2], [3, 4])", [3, 8]), linear="x, y",
+    formula="x * y", kinds="fiu",
+)  # fmt: skip
 multiply.vjp(lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * x, y))
 
 
@@ -288,6 +312,7 @@ divide = binary(
     ("divide(1, 4)", 0.25),
     linear="x",
     rule=_divide_rule,
+    formula="x / y",
     dtypes="Integers give float64. A division by 0 is infinite or NaN, with NumPy's warning.",
 )
 divide.vjp(lambda g, out, x, y: like(g / y, x), lambda g, out, x, y: like(-g * out / y, y))
@@ -316,6 +341,8 @@ negative = unary(
     ("negative([1, -2])", [-1, 2]),
     linear="x",
     dtypes="The dtype is that of `x`. Raises DtypeError for bools.",
+    formula="-x",
+    kinds="fiu",
 )
 negative.vjp(lambda g, out, x: -g)
 
@@ -333,10 +360,15 @@ square = unary(
     "x * x.",
     ("square([1, -2])", [1, 4]),
     dtypes="The dtype is that of `x`, int8 for bools.",
+    formula="x * x",
+    kinds="fiu",
 )
 square.vjp(lambda g, out, x: g * (2 * x))
 
-sqrt = unary("sqrt", "The non-negative square root; NaN below 0.", ("sqrt([1, 4])", [1.0, 2.0]))
+sqrt = unary(
+    "sqrt", "The non-negative square root; NaN below 0.", ("sqrt([1, 4])", [1.0, 2.0]),
+    formula="sqrt(x)",
+)  # fmt: skip
 sqrt.vjp(lambda g, out, x: g * 0.5 / out)
 
 cbrt = unary("cbrt", "The real cube root.", ("cbrt(-8.0)", -2.0), dtypes=f"{FLOATING} {REAL}")
@@ -347,6 +379,7 @@ reciprocal = unary(
     "1 / x, an integer for integers.",
     ("reciprocal(4.0)", 0.25),
     dtypes="The dtype is that of `x`: that of an integer is 0 but for 1 and -1.",
+    formula="1.0 / x",
 )
 reciprocal.vjp(lambda g, out, x: -g * out * out)
 

@@ -8,6 +8,7 @@ from typing import Any
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.engine.ufunc import ufunc
+from gdt.fusion.op_formula import has_float32_formula, has_formula
 from gdt.ops.elementwise import (
     BINARY,
     FLOATING,
@@ -72,6 +73,7 @@ def expm1(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     return result
 
 
+has_float32_formula("expm1(x)")(expm1)
 expm1.vjp(lambda g, out, x: g * (out + 1))
 
 exp2 = unary("exp2", "2 to the power of x.", ("exp2([3, -1])", [8.0, 0.5]))
@@ -194,6 +196,7 @@ def tanh_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) 
     return xp.multiply(g, out, out=out)
 
 
+has_formula("x * (1.0 - y * y)")(tanh_gradient)
 tanh.vjp(lambda g, out, x: tanh_gradient(g, out))
 tanh_gradient.vjp(
     lambda c, out, g, y: like(tanh_gradient(c, y), g),

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdt.engine.op import op
 from gdt.ops.axes import Axis, reduction_text
-from gdt.ops.comparison import SMALLEST_CHOICE, chosen, equal, isnan, maximum, where
+from gdt.ops.comparison import chosen, equal, isnan, maximum, where
 from gdt.ops.elementwise import astype, like
 from gdt.ops.reductions import kept_dims, prepare_extreme, sum_
 from gdt.sharding.array_type import ArrayType
@@ -24,8 +24,7 @@ def at_numbers(xp: Any, x: Block, y: Block, /, otherwise: float = 0.0) -> Block:
     if xp is np and x.shape == y.shape:
         if not are_nan.any():
             return y
-        if y.size >= SMALLEST_CHOICE and (out := chosen(are_nan, otherwise, y)) is not None:
-            return out
+        return chosen(are_nan, otherwise, y)
     return xp.where(are_nan, y.dtype.type(otherwise), y)
 
 

@@ -8,6 +8,7 @@ from gdt.array.array import DistributedArray
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.engine.ufunc import Unary, ufunc
+from gdt.fusion.op_formula import has_formula
 from gdt.ops.elementwise import (
     FLOATING,
     REAL,
@@ -33,6 +34,10 @@ sign = unary(
     "-1, 0 or 1; x / |x| for complex numbers.",
     ("sign([-5, 0, 2])", [-1, 0, 1]),
     dtypes="The dtype is that of `x`. Raises DtypeError for bools.",
+    formula="""
+one = full_like(x, 1.0)
+x if x != x else (one if x > 0.0 else (-one if x < 0.0 else 0.0))
+""",
 )
 sign.vjp(lambda g, out, x: None if x.dtype.kind == "c" else zero(g, out, x))
 
@@ -41,6 +46,8 @@ abs_ = unary(
     "The absolute value; the gradient at 0 is 0.",
     ("abs([-1.5, 2.0])", [1.5, 2.0]),
     dtypes="The dtype is that of `x`; complex numbers give real ones.",
+    numpy_name="absolute",
+    formula="abs(x)",
 )
 
 
@@ -57,6 +64,7 @@ copysign = binary(
     "|x| with the sign of y.",
     ("copysign(2.0, -0.0)", -2.0),
     dtypes=f"{FLOATING} {REAL}",
+    formula="copysign(x, y)",
 )
 copysign.vjp(
     lambda g, out, x, y: like(g * copysign(1.0, x) * copysign(1.0, out), x),
@@ -73,6 +81,7 @@ def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Unary:
             return x.astype(x.dtype) if out is None else cast_into(xp, x, out)
         return getattr(xp, name)(x, out=out)
 
+    has_formula(f"{name}(x)")(body)
     facts = (
         "Element-wise: the result has the shape and the dtype of `x`, and is split alike. " + REAL
     )
@@ -87,6 +96,7 @@ rint = unary(
     "The nearest integer; halfway between two, the even one.",
     ("rint([0.5, 1.6])", [0.0, 2.0]),
     dtypes=FLOATING,
+    formula="rint(x)",
 )
 for _function in (floor, ceil, trunc, rint):
     _function.vjp(zero)

@@ -21,7 +21,7 @@ class Instruction(NamedTuple):
     of flags. scratch: the register that an update may use up, or -1. plan: the plan of an update.
     is_effect: whether it runs even if nothing reads its outputs. views: the inputs whose memory the
     outputs may share. communicates: whether devices send each other data in it, or wait for data.
-    line: the user's line that it comes from.
+    line: the user's line that it comes from. fused: the instructions in whose place it is.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Instruction(NamedTuple):
     communicates: bool = False
     line: str = ""
     plan: Plan | None = None
+    fused: tuple[Instruction, ...] = ()
 
 
 def value_of(array: DistributedArray) -> Value:

@@ -62,6 +62,7 @@ class Program:
         if takes_list:
             lines = [f"[{', '.join(map(name, self.inputs))}] = values", "values.clear()"]
         for at, k in enumerate(instructions):
+            lines += [f"# {name(f.outputs[0])} = {_shown(f, name)}" for f in k.fused]
             lines.append(self._line(k, at, name, namespace, alone))
             self.at_line[len(lines) + 1] = k
             if at in ends:
@@ -137,3 +138,8 @@ class Program:
         """Whether nothing after instruction `at` reads the memory of a register, also by views."""
         same = self.aliases[register]
         return same.isdisjoint(self.outputs) and all(self._last.get(r, at) <= at for r in same)
+
+
+def _shown(k: Instruction, name: Callable[[int], str]) -> str:
+    """An instruction of which a loop computes the elements, as a call."""
+    return f"{k.name}({', '.join(map(name, k.inputs))})"

@@ -25,6 +25,7 @@ from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
 from gdt.programs.aliases import aliases, owners_of
+from gdt.programs.fusing import fused
 from gdt.programs.instruction import Instruction, Value, value_of, value_of_blocks
 from gdt.programs.program import Program
 from gdt.sharding import processes
@@ -215,6 +216,17 @@ class Recorder(Observer):
         constants = {r: self.values[r] for r in registers & self.constants}
         program_inputs = [i for i in inputs if i in registers]
         alone = self._alone(instructions) - {*inputs, *outputs, *constants}
+        shared = aliases(self.values, self.instructions)
+
+        def part(
+            instructions: Sequence[Instruction], inputs: Sequence[int], outputs: Sequence[int]
+        ) -> Callable[..., Any]:
+            read = {r for k in instructions for r in k.inputs}
+            known = {r: v for r, v in constants.items() if r in read and r not in inputs}
+            own = alone - {*outputs}
+            return Program(instructions, inputs, outputs, known, set(), own, shared).run
+
+        instructions = fused(instructions, outputs, self.values, self.constants, part)
         return Program(
             instructions,
             program_inputs,
@@ -222,7 +234,7 @@ class Recorder(Observer):
             constants,
             replaced,
             alone,
-            aliases(self.values, self.instructions),
+            shared,
             takes_list=takes_list,
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.engine import threads
+from gdt.backend import threads
 from gdt.engine.loops import are_compiled
 from gdt.ops.blocks import radix_sort
 

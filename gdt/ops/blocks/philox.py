@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gdt.backend import empty
-from gdt.engine import threads
+from gdt.backend import empty, threads
 from gdt.engine.loops import loop
 
 Array: TypeAlias = Any

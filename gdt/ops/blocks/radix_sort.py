@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.backend import NUMPY
-from gdt.engine import threads
+from gdt.backend import NUMPY, threads
 from gdt.engine.loops import loop
 
 Block = Any

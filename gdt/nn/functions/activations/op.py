@@ -12,13 +12,11 @@ import numpy as np
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
+from gdt.fusion.op_formula import has_float32_formula, has_formula
 from gdt.nn.functions.activations import error_function
 from gdt.nn.functions.activations.error_function import (
     DENSITY_AT_0,
-    GELU,
-    GELU_SLOPE,
     ROOT_HALF,
-    in_one_pass,
 )
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
@@ -98,6 +96,8 @@ def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) 
     return xp.multiply(g, y > 0, out=out)
 
 
+has_formula("x if (x > 0.0) | (x != x) else 0.0")(relu)
+has_formula("x * (full_like(x, 1.0) if y > 0.0 else 0.0)")(relu_gradient)
 relu.vjp(lambda g, out, x: relu_gradient(g, out))
 relu_gradient.vjp(
     lambda c, out, g, y: like(relu_gradient(c, y), g),
@@ -123,6 +123,14 @@ def leaky_relu(
     return (xp.maximum if negative_slope <= 1 else xp.minimum)(x, out, out=out)
 
 
+has_formula(
+    lambda negative_slope=0.2: (
+        f"""
+y = x * {float(negative_slope)!r}
+x if (x {">" if negative_slope <= 1 else "<"} y) | (x != x) else y
+"""
+    )
+)(leaky_relu)
 leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: where(x > 0, g, g * negative_slope))
 
 
@@ -145,6 +153,9 @@ def elu(xp: Any, x: Block, /, alpha: float = 1.0, *, out: Memory | None = None) 
     return y
 
 
+has_float32_formula(
+    lambda alpha=1.0: f"expm1(0.0 if x > 0.0 else x) * {float(alpha)!r} + (x if x > 0.0 else 0.0)"
+)(elu)
 elu.vjp(lambda g, out, x, alpha=1.0: g * where(x > 0, 1.0, out + alpha))
 
 # ---------------------------------------------------------------- sigmoid and its relatives
@@ -184,6 +195,8 @@ def sigmoid_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = Non
     return xp.multiply(g, out, out=out)
 
 
+has_float32_formula("sigmoid(x)")(sigmoid)
+has_formula("x * (y * (1.0 - y))")(sigmoid_gradient)
 sigmoid.vjp(lambda g, out, x: sigmoid_gradient(g, out))
 sigmoid_gradient.vjp(
     lambda c, out, g, y: like(sigmoid_gradient(c, y), g),
@@ -211,6 +224,7 @@ def softplus(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     return out
 
 
+has_float32_formula("softplus(x)")(softplus)
 softplus.vjp(lambda g, out, x: g * sigmoid(x))
 
 
@@ -246,6 +260,12 @@ def _silu_slope_vjp(g: Any, out: Any, x: Any) -> Any:
     return g * sigmoid_gradient(2 + x * (1 - 2 * s), s)
 
 
+has_float32_formula("x * sigmoid(x)")(silu)
+has_float32_formula("""
+s = sigmoid(x)
+far = 1e4 if x > 1e4 else (-1e4 if x < -1e4 else x)
+((1.0 - s) * far + 1.0) * s
+""")(silu_slope)
 silu.vjp(lambda g, out, x: g * silu_slope(x))
 silu_slope.vjp(_silu_slope_vjp)
 
@@ -266,6 +286,7 @@ def erf(xp: Any, x: Block, /) -> Block:
     return error_function.erf(xp, _floating(xp, x))
 
 
+has_float32_formula("erf(x)")(erf)
 erf.vjp(lambda g, out, x: g * exp(-square(x)) * (2 / math.sqrt(math.pi)))
 
 
@@ -298,13 +319,11 @@ def gelu(xp: Any, x: Block, /, approximate: bool = False) -> Block:
     x = _floating(xp, x)
     if approximate:
         out = _tanh_form(xp, xp.clip(x, -SATURATED, SATURATED))
-    elif (looped := in_one_pass(xp, GELU, x)) is not None:
-        return looped
     else:
         out = error_function.erf(xp, x * ROOT_HALF)
     out += 1
+    out *= 0.5  # before x, which twice may be infinite
     out *= x
-    out *= 0.5
     return out
 
 
@@ -319,8 +338,6 @@ def gelu_slope(xp: Any, x: Block, /, approximate: bool = False) -> Block:
     density = -0.5 * x
     density *= x
     xp.exp(density, out=density)
-    if in_one_pass(xp, GELU_SLOPE, x, density) is not None:
-        return density
     density *= DENSITY_AT_0
     density *= x
     cdf = error_function.erf(xp, x * ROOT_HALF)
@@ -339,5 +356,27 @@ def _gelu_slope_vjp(g: Any, out: Any, x: Any, approximate: bool = False) -> Any:
     return g * (1 - square(t)) * (first - x * t * square(first) + 0.5 * x * second)
 
 
+CLIPPED = f"x = {SATURATED} if x > {SATURATED} else (-{SATURATED} if x < -{SATURATED} else x)"
+TANH_FORM = f"t = tanh((x * x * {CUBIC} + 1.0) * x * {ROOT_2_OVER_PI})"
+TANH_SLOPE = f"""
+{CLIPPED}
+{TANH_FORM}
+inner = {ROOT_2_OVER_PI} * (1.0 + {3 * CUBIC} * x * x)
+0.5 * (1.0 + t + x * (1.0 - t * t) * inner)
+"""
+ERF_SLOPE = f"""
+{CLIPPED}
+exp(-0.5 * x * x) * {DENSITY_AT_0} * x + (erf(x * {ROOT_HALF}) + 1.0) * 0.5
+"""
+
+
+def _gelu_formula(approximate: bool = False) -> str:
+    if approximate:
+        return f"whole = x\n{CLIPPED}\n{TANH_FORM}\n(t + 1.0) * 0.5 * whole"
+    return f"(erf(x * {ROOT_HALF}) + 1.0) * 0.5 * x"
+
+
+has_float32_formula(_gelu_formula)(gelu)
+has_float32_formula(lambda approximate=False: TANH_SLOPE if approximate else ERF_SLOPE)(gelu_slope)
 gelu.vjp(lambda g, out, x, approximate=False: g * gelu_slope(x, approximate=bool(approximate)))
 gelu_slope.vjp(_gelu_slope_vjp)

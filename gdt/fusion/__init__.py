@@ -1,0 +1,23 @@
+"""Loops over elements: what element-wise ops compute, compiled as one loop for a chain of them.
+
+**Formulas.** What an op computes for one element is its formula, text in a small language
+(`formula`) that stands beside the op: `formula="x * y"` of a ufunc, `has_formula(...)(op)` of
+another (`op_formula`). A `ElementGraph` is the values of one or many formulas, each once.
+
+**Loops.** `llvm` writes a graph as a loop for LLVM, by way of llvmlite, which the extra `fast`
+brings; `loop` runs it on blocks that broadcast, in any order in memory, in threads. A loop is
+compiled when it first runs, in 10 to 100 ms, and kept on disk in `~/.cache/gdt/loops` (or below
+`XDG_CACHE_HOME`). Where it cannot be compiled, or with `GDT_COMPILED_LOOPS=0`, NumPy's functions
+run on slices of the blocks (`gdt.programs.slices`).
+
+**Bits.** A formula of + - * /, sqrt, comparisons and choices has the bits of NumPy's functions. The
+elementary functions of float32 (`elementary`: exp, log, tanh, erf, sin, powers and so on) have not;
+they are within 2 units in the last place. So the op itself runs them as a loop (`loop.CompiledOp`)
+wherever a block has enough elements, and a recorded step has the bits of the step as written.
+
+**What is infinite or no number.** Loops tell whether finite operands gave such a value. Then
+NumPy's functions run too: for their warnings, and for what a formula does not compute, such as the
+sine of 1e9.
+
+**Recorded steps.** `gdt.programs.fusing` finds the chains.
+"""

@@ -1,0 +1,225 @@
+"""Elementary functions of float32 as formulas, which LLVM turns into vectors.
+
+Each reduces its argument to a short interval, evaluates a polynomial there and undoes the
+reduction, without a branch; the error is below 2 units in the last place, which
+`tests/fusion/test_elementary.py` shows beside float64. The polynomials are minimax fits by Lawson's
+algorithm (1961) of what is said beside them, weighted with the relative error of the result, their
+coefficients rounded to float32 one after the other. The reductions are those of Cody and Waite
+(Software Manual for the Elementary Functions, 1980); erf's two intervals are those of N. Juffa.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gdt.fusion.formula import FORMULAS
+
+
+def polynomial(x: str, coefficients: Sequence[float]) -> str:
+    """Horner's scheme of a polynomial, whose constant term comes first.
+
+    >>> polynomial("x", [1.0, 0.5, 0.25])
+    'fma(fma(0.25, x, 0.5), x, 1.0)'
+    """
+    text = repr(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        text = f"fma({text}, {x}, {c!r})"
+    return text
+
+
+# ---------------------------------------------------------------- exponentials
+
+SHIFT, SHIFT_BITS = 12582912.0, 0x4B400000
+"""What rounds to an integer when it is added: the integer is then in the low bits."""
+LN2_HIGH, LN2_LOW = 0.693145751953125, 1.428606765330187e-06  # the first has 16 bits
+
+# exp(x) = 2 ** n * exp(r), where r is at most log(2) / 2.
+REDUCED = f"""
+shifted = fma(x, 1.4426950408889634, {SHIFT})
+n = bits(shifted) - {SHIFT_BITS}
+m = shifted - {SHIFT}
+r = fma(m, -{LN2_LOW}, fma(m, -{LN2_HIGH}, x))
+"""
+# (exp(r) - 1 - r) / r ** 2
+EXP = polynomial("r", [0.49999994, 0.16666521, 0.041668277, 0.008368688, 0.0013819853])
+EXPM1 = polynomial("r", [0.5, 0.16666666, 0.041666493, 0.008333543, 0.0013932344, 0.00019764283])
+
+FORMULAS["power_of_2"] = "number((x + 127) << 23)"
+FORMULAS["exp"] = f"""
+x = -104.0 if x < -104.0 else x
+x = 89.0 if x > 89.0 else x
+{REDUCED}
+half = n >> 1
+fma({EXP} * r, r, r + 1.0) * power_of_2(half) * power_of_2(n - half)
+"""
+FORMULAS["expm1"] = f"""
+is_tiny = abs(x) < 1e-20
+tiny = x
+x = -18.0 if x < -18.0 else x
+x = 89.0 if x > 89.0 else x
+{REDUCED}
+scale = power_of_2(n - 1)
+tiny if is_tiny else fma(scale, fma({EXPM1} * r, r, r), scale - 0.5) * 2.0
+"""
+
+# ---------------------------------------------------------------- logarithms
+
+ROOT_HALF_BITS = 0x3F3504F3
+# (log(1 + f) - f + f ** 2 / 2) / f ** 3, for 1 + f between the roots of 1/2 and 2
+LOG = polynomial(
+    "f",
+    [
+        0.3333333,
+        -0.2500082,
+        0.20001243,
+        -0.1662341,
+        0.1420154,
+        -0.1315955,
+        0.12762485,
+        -0.076369405,
+    ],
+)
+# log(x * (1 + error)) of a positive x
+FORMULAS["log_and_error"] = f"""
+is_small = x < 1.17549435e-38
+i = bits(x * 8388608.0 if is_small else x) - {ROOT_HALF_BITS}
+e = real(i >> 23)
+e = e - 23.0 if is_small else e
+f = number((i & 0x7FFFFF) + {ROOT_HALF_BITS}) - 1.0
+square = f * f
+tail = fma({LOG} * f, square, -0.5 * square) + y
+fma(e, {LN2_HIGH}, f + fma(e, {LN2_LOW}, tail))
+"""
+# What there is a logarithm of: 0, infinity and NaN, and nothing below 0.
+FORMULAS["log_or_special"] = """
+special = nan if x < 0.0 else (-inf if x == 0.0 else x)
+y if (x > 0.0) & (x < inf) else special
+"""
+FORMULAS["log"] = "log_or_special(x, log_and_error(x, x - x))"
+FORMULAS["log1p"] = """
+u = x + 1.0
+error = (x - (u - 1.0)) / u
+y = log_or_special(u, log_and_error(u, error))
+x if abs(x) < 1e-8 else y
+"""
+
+# ---------------------------------------------------------------- tanh and erf
+
+# (tanh(x) / x - 1) / z of z = x * x, up to 0.625
+TANH = polynomial("z", [-0.3333328, 0.1333141, -0.05373714, 0.020630825, -0.005695813])
+FORMULAS["tanh"] = f"""
+a = abs(x)
+z = x * x
+near = fma({TANH} * z, a, a)
+far = 1.0 - 2.0 / (exp(a + a) + 1.0)
+copysign(near if a < 0.625 else far, x)
+"""
+# erf(x) / x - 1 of z = x * x, up to 1; and -log(1 - erf(a)), from 0.98 to 4
+ERF_NEAR = polynomial(
+    "z", [0.12837912, -0.37612325, 0.11280175, -0.026711227, 0.004917484, -0.00056312163]
+)
+ERF_FAR = polynomial(
+    "a",
+    [-0.00018847025, 1.1295804, 0.63321614, 0.10842252, -0.025210705, 0.0042054607,
+     -0.00044151675, 2.1702075e-05],
+)  # fmt: skip
+FORMULAS["erf"] = f"""
+a = abs(x)
+z = x * x
+near = fma({ERF_NEAR}, a, a)
+a = 4.0 if a > 4.0 else a
+far = 1.0 - exp(-{ERF_FAR})
+copysign(near if a < 0.99 else far, x)
+"""
+
+# ---------------------------------------------------------------- sine and cosine
+
+FARTHEST = 30000.0
+"""Up to here angles are reduced; the result is NaN for farther ones, which NumPy computes."""
+# x = n * pi / 2 + r, where r is at most pi / 4; pi / 2 is the sum of three numbers.
+TURNED = f"""
+shifted = fma(x, 0.6366197723675814, {SHIFT})
+n = bits(shifted) - {SHIFT_BITS}
+m = shifted - {SHIFT}
+r = fma(m, -1.5707963705062866, x)
+r = fma(m, 4.371138828673793e-08, r)
+r = fma(m, 1.7151245100058819e-15, r)
+z = r * r
+sine = fma({polynomial("z", [-0.16666667, 0.0083333794, -0.00019853079, 2.832806e-06])} * z, r, r)
+cosine = fma({polynomial("z", [0.041666646, -0.001388731, 2.4432336e-05])}, z * z,
+    fma(z, -0.5, 1.0))
+"""
+FORMULAS["sin"] = f"""
+{TURNED}
+y = cosine if (n & 1) == 1 else sine
+y = -y if (n & 2) == 2 else y
+y = x if abs(x) < 0.0002 else y
+y if abs(x) <= {FARTHEST} else nan
+"""
+FORMULAS["cos"] = f"""
+{TURNED}
+y = sine if (n & 1) == 1 else cosine
+y = -y if ((n + 1) & 2) == 2 else y
+y if abs(x) <= {FARTHEST} else nan
+"""
+
+# ---------------------------------------------------------------- powers
+
+# log2((1 + s) / (1 - s)) / s of w = s * s; and 2 ** r, for r up to 1/2: in float64
+LOG2 = polynomial(
+    "w",
+    [2.885390081777269, 0.9617966955957643, 0.5770775087994396, 0.41225178820440445,
+     0.31822820865274565, 0.30587928352465854],
+)  # fmt: skip
+EXP2 = polynomial(
+    "r",
+    [0.999999999961621, 0.6931471807287203, 0.24022651198755499, 0.05550410352818512,
+     0.009618027172707457, 0.0013333922867096646, 0.00015469317319578689, 1.5201898382640699e-05],
+)  # fmt: skip
+FORMULAS["power"] = f"""
+a = abs(x)
+is_small = a < 1.17549435e-38
+i = bits(a * 8388608.0 if is_small else a) - {ROOT_HALF_BITS}
+e = real(i >> 23)
+e = wide(e - 23.0 if is_small else e)
+u = wide(number((i & 0x7FFFFF) + {ROOT_HALF_BITS}))
+s = (u - 1.0) / (u + 1.0)
+w = s * s
+exponent = wide(y) * fma({LOG2}, s, e)
+exponent = -200.0 if exponent < -200.0 else exponent
+exponent = 200.0 if exponent > 200.0 else exponent
+m = rint(exponent)
+r = exponent - m
+n = bits(narrow(m) + {SHIFT}) - {SHIFT_BITS}
+half = n >> 1
+p = narrow({EXP2}) * power_of_2(half) * power_of_2(n - half)
+is_edge = (a == 0.0) | (a == inf)
+grows = ~((y > 0.0) ^ (a > 1.0))
+p = inf if is_edge & grows else p
+p = 0.0 if is_edge & ~grows else p
+is_integer = trunc(y) == y
+half_of = 0.5 * y
+is_odd = is_integer & (trunc(half_of) != half_of)
+p = -p if is_odd & (bits(x) < 0) else p
+p = nan if (x < 0.0) & ~is_integer & (a < inf) else p
+p = p if x == x else x
+p = p if y == y else y
+1.0 if (y == 0.0) | (x == 1.0) | ((a == 1.0) & (abs(y) == inf)) else p
+"""
+# Whole powers up to the fourth as products: an exponent that is known leaves one of the lines.
+FORMULAS["power_or_product"] = """
+square = x * x
+product = square * square if y == 4.0 else (square * x if y == 3.0 else square)
+product if (y == 2.0) | (y == 3.0) | (y == 4.0) else power(x, y)
+"""
+
+# ---------------------------------------------------------------- activations
+
+FORMULAS["sigmoid"] = """
+e = exp(-abs(x))
+(1.0 if x >= 0.0 else e) / (e + 1.0)
+"""
+FORMULAS["softplus"] = "log1p(exp(-abs(x))) + (x if x > 0.0 else 0.0)"
+
+ELEMENTARY = frozenset({"exp", "log", "log1p", "tanh", "sin", "cos"})
+"""The names of those that NumPy has as ufuncs of one operand."""

@@ -1,0 +1,180 @@
+"""Formulas: what an element-wise op computes for one element, as text in a small language.
+
+A formula is one or more lines in the syntax of Python: assignments, and an expression that is the
+result. Its names are the op's operands. It may use
+
+    + - * / & | ^ ~ << >>, comparisons, `a if condition else b`, numbers, inf, nan,
+    abs, sqrt, floor, ceil, trunc, rint, copysign(a, b), fma(a, b, c): a * b + c rounded once,
+    full_like(x, c): a number of the dtype of x,
+    bits(x): the bits of a number as an integer of its width, number(i): the reverse,
+    real(i): an integer as a number, wide(x): float32 as float64, narrow(x): float64 as float32,
+    and the names of other formulas, which are written in its place.
+
+Both operands of an operator have one dtype; a number takes that of the other operand. All is
+computed as IEEE 754 says, and nothing is reordered, so that a formula of + - * / and sqrt has the
+bits of NumPy. `a if c else b` computes both.
+
+    >>> graph = ElementGraph()
+    >>> x = graph.add("input", "f4", 0)
+    >>> graph.dtypes[graph.write("x * x if x > 0 else 0", x=x)]
+    'f4'
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+Node = int  # the number of a value of a graph
+
+OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide",
+    ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.LShift: "left", ast.RShift: "right",
+    ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal",
+    ast.Eq: "equal", ast.NotEq: "not_equal",
+}  # fmt: skip
+SAME = {"abs", "sqrt", "floor", "ceil", "trunc", "rint", "fma", "copysign"}  # dtype of operands
+INTEGER_OF = {"f4": "i4", "f8": "i8"}
+FLOAT_OF = {"i4": "f4", "i8": "f8"}
+CONVERSIONS = {
+    "bits": INTEGER_OF, "number": FLOAT_OF, "real": FLOAT_OF,
+    "wide": {"f4": "f8"}, "narrow": {"f8": "f4"},
+}  # fmt: skip
+
+FORMULAS: dict[str, str] = {}
+"""The formulas that others may name."""
+
+
+class ElementGraph:
+    """The values of a loop over elements, each once: an operation, its dtype and its operands.
+
+    dtypes: of each value, as `b1`, `i4` or `f8`. operations, operands: of each value; an input has
+    its number as operand, a number itself.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[str] = []
+        self.dtypes: list[str] = []
+        self.operands: list[tuple[Any, ...]] = []
+        self._known: dict[tuple[Any, ...], Node] = {}
+
+    def add(self, operation: str, dtype: str, *operands: Any) -> Node:
+        """The value of an operation, the one that there is if it is known."""
+        # 0.0 is not -0.0, and no NaN equals another.
+        key = (operation, dtype, *(map(repr, operands) if operation == "constant" else operands))
+        if key not in self._known:
+            self._known[key] = len(self.operations)
+            self.operations.append(operation)
+            self.dtypes.append(dtype)
+            self.operands.append(operands)
+        return self._known[key]
+
+    def cast(self, value: Node, dtype: str) -> Node:
+        """A value as another dtype."""
+        return value if self.dtypes[value] == dtype else self.add("cast", dtype, value)
+
+    def constant(self, value: Any, dtype: str) -> Node:
+        """A number, rounded to `dtype`."""
+        return self.add("constant", dtype, np.dtype(dtype).type(value).item())
+
+    def write(self, formula: str, **names: Node) -> Node:
+        """Add the values of a formula, whose names stand for these values; return its result."""
+        return _FormulaWriter(self, names).run(formula)
+
+
+@cache
+def _lines(formula: str) -> list[ast.stmt]:
+    return ast.parse(formula).body
+
+
+class _FormulaWriter:
+    """A writer of one formula into a graph."""
+
+    def __init__(self, graph: ElementGraph, names: dict[str, Node]) -> None:
+        self.graph, self.names = graph, names
+
+    def run(self, formula: str) -> Node:
+        *assignments, last = _lines(formula)
+        for line in assignments:
+            match line:
+                case ast.Assign([ast.Name(name)], value):
+                    self.names[name] = self._node(value)
+                case _:
+                    raise ValueError(f"no formula: {ast.unparse(line)}")
+        if not isinstance(last, ast.Expr):
+            raise ValueError(f"no formula: {ast.unparse(last)}")
+        return self._node(last.value)
+
+    def _node(self, part: ast.expr) -> Node:
+        value = self._value(part)
+        if isinstance(value, ast.Constant):
+            raise ValueError(
+                f"{ast.unparse(part)} has no dtype: full_like(x, number) has that of x"
+            )
+        return value
+
+    def _value(self, part: ast.expr) -> Node | ast.Constant:
+        """The value of a part; a number, which takes the dtype of what it meets, as it is."""
+        graph = self.graph
+        match part:
+            case ast.Constant():
+                return part
+            case ast.Name(id="inf" | "nan" as name):
+                return ast.Constant(float(name))
+            case ast.Name(name):
+                if name not in self.names:
+                    raise ValueError(f"{name} is no name of the formula")
+                return self.names[name]
+            case ast.UnaryOp(ast.USub(), ast.Constant(value)):
+                return ast.Constant(-value)  # type: ignore[operator]
+            case ast.UnaryOp(ast.USub(), operand):
+                x = self._value(operand)
+                if isinstance(x, ast.Constant):
+                    return ast.Constant(-x.value)  # type: ignore[operator]
+                return graph.add("negative", graph.dtypes[x], x)
+            case ast.UnaryOp(ast.Invert(), operand):
+                x = self._node(operand)
+                return graph.add("invert", graph.dtypes[x], x)
+            case ast.BinOp(left, operator, right) if type(operator) in OPERATORS:
+                x, y = self._together(left, right)
+                return graph.add(OPERATORS[type(operator)], graph.dtypes[x], x, y)
+            case ast.Compare(left, [operator], [right]):
+                x, y = self._together(left, right)
+                return graph.add(OPERATORS[type(operator)], "b1", x, y)
+            case ast.IfExp(condition, chosen, other):
+                x, y = self._together(chosen, other)
+                return graph.add("select", graph.dtypes[x], self._node(condition), x, y)
+            case ast.Call(ast.Name(name), arguments):
+                return self._call(name, arguments)
+        raise ValueError(f"no formula: {ast.unparse(part)}")
+
+    def _call(self, name: str, arguments: list[ast.expr]) -> Node:
+        if name in SAME:
+            operands = self._together(*arguments)
+            return self.graph.add(name, self.graph.dtypes[operands[0]], *operands)
+        if name == "full_like":
+            like, number = self._node(arguments[0]), self._value(arguments[1])
+            assert isinstance(number, ast.Constant)
+            return self.graph.constant(number.value, self.graph.dtypes[like])
+        values = [self._node(a) for a in arguments]
+        if name in CONVERSIONS:
+            dtype = CONVERSIONS[name][self.graph.dtypes[values[0]]]
+            operation = "cast" if name in ("real", "wide", "narrow") else name
+            return self.graph.add(operation, dtype, *values)
+        if name not in FORMULAS:
+            raise ValueError(f"no formula is called {name}")
+        return self.graph.write(FORMULAS[name], **dict(zip("xyz", values, strict=False)))
+
+    def _together(self, *parts: ast.expr) -> list[Node]:
+        """The values of operands of one dtype."""
+        values = [self._value(p) for p in parts]
+        dtypes = [self.graph.dtypes[v] for v in values if isinstance(v, int)]
+        if len({*dtypes}) != 1:
+            shown = " and ".join(map(ast.unparse, parts))
+            raise ValueError(f"{shown} are {' and '.join(dtypes) or 'numbers of no dtype'}")
+        (dtype,) = {*dtypes}
+        return [v if isinstance(v, int) else self.graph.constant(v.value, dtype) for v in values]

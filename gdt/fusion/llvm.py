@@ -1,0 +1,390 @@
+"""Graphs as compiled loops of the host: LLVM writes their machine code, by way of llvmlite.
+
+A loop is one function of C, `int loop(PyArrayObject *block, ..., const int64_t *numbers)`, over
+three nested axes, of which the last lies in memory without gaps: `numbers` are the three lengths,
+and for each block its steps in bytes along the first two. A block of one element along the last
+axis is read once for each row. The text says what is computed for one element; LLVM makes vectors
+of it. The machine code is kept on disk by its text and the processor.
+
+Arrays are passed as objects, since to ask one for its address takes as long as a thousand elements:
+the address is the first field behind the header of an object (NumPy's C API, PyArrayObject).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gdt.fusion.formula import ElementGraph, Node
+
+NAMES = {
+    "b1": "i1", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64",
+    "u1": "i8", "u2": "i16", "u4": "i32", "u8": "i64", "f4": "float", "f8": "double",
+}  # fmt: skip
+"""LLVM's name of each dtype that loops compute with."""
+
+ARITHMETIC = {
+    "add": ("fadd", "add"), "subtract": ("fsub", "sub"), "multiply": ("fmul", "mul"),
+    "divide": ("fdiv", ""), "and": ("", "and"), "or": ("", "or"), "xor": ("", "xor"),
+    "left": ("", "shl"), "right": ("", "ashr"),
+}  # fmt: skip
+"""LLVM's instructions for floating-point numbers and for integers."""
+
+COMPARISONS = {
+    "less": ("olt", "lt"), "less_equal": ("ole", "le"), "greater": ("ogt", "gt"),
+    "greater_equal": ("oge", "ge"), "equal": ("oeq", "eq"), "not_equal": ("une", "ne"),
+}  # fmt: skip
+FUNCTIONS = {
+    "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
+    "rint": "rint", "fma": "fma", "copysign": "copysign",
+}  # fmt: skip
+
+
+VARIABLE = "GDT_COMPILED_LOOPS"
+WANTED = os.environ.get(VARIABLE, "").strip().lower() not in ("0", "false", "no", "off")
+
+
+def problem() -> str:
+    """The reason why loops cannot be compiled here; empty if they can."""
+    return _target()[1] if WANTED else f"turned off by {VARIABLE}"
+
+
+@cache
+def _target() -> tuple[Any, str]:
+    """The machine for which llvmlite compiles, or why there is none."""
+    try:
+        import llvmlite.binding as llvm  # noqa: PLC0415 - takes 50 ms, and only loops need it
+    except Exception as e:
+        return None, f"llvmlite cannot be imported: {type(e).__name__}: {e}"
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    triple = llvm.get_process_triple()
+    if triple.startswith(("x86", "i686")) and not features.get("fma"):
+        return None, "the processor has no fused multiply-add"
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3
+    )
+    return machine, ""
+
+
+# ---------------------------------------------------------------- text
+
+
+def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Sequence[Node],
+            checked: Sequence[Node], is_tolerant: bool = False) -> str:  # fmt: skip
+    """The text of the loop that computes the values `outputs` of a graph.
+
+    inputs: for each block that is read its dtype, and whether it has one element along the last
+        axis. checked: the values of which the loop says whether one is infinite or no number;
+        if it is tolerant, only where the elements of all inputs are finite.
+    """
+    rows, count = _Rows(graph, inputs, outputs, checked, is_tolerant), len(inputs) + len(outputs)
+    objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in "xp")
+    loads = [
+        line
+        for n in range(count)
+        for line in (
+            f"%a{n} = getelementptr i8, ptr %x{n}, i64 {object.__basicsize__}",
+            f"%b{n} = load ptr, ptr %a{n}",
+            f"%c{n} = getelementptr i64, ptr %numbers, i64 {3 + 2 * n}",
+            f"%d{n} = load i64, ptr %c{n}",
+            f"%e{n} = getelementptr i64, ptr %numbers, i64 {4 + 2 * n}",
+            f"%f{n} = load i64, ptr %e{n}",
+        )
+    ]
+    steps = [
+        line
+        for n in range(count)
+        for line in (
+            f"%g{n} = mul i64 %d{n}, %i", f"%h{n} = mul i64 %f{n}, %j",
+            f"%k{n} = getelementptr i8, ptr %b{n}, i64 %g{n}",
+            f"%p{n} = getelementptr i8, ptr %k{n}, i64 %h{n}",
+        )
+    ]  # fmt: skip
+    body = "\n  ".join
+    return f"""{rows.text()}
+define i32 @loop({objects}, ptr %numbers) {{
+entry:
+  %m0 = load i64, ptr %numbers
+  %a = getelementptr i64, ptr %numbers, i64 1
+  %m1 = load i64, ptr %a
+  %b = getelementptr i64, ptr %numbers, i64 2
+  %m2 = load i64, ptr %b
+  {body(loads)}
+  br label %outer
+outer:
+  %i = phi i64 [0, %entry], [%i.next, %outer.next]
+  %flag.i = phi i32 [0, %entry], [%flag.next, %outer.next]
+  br label %inner
+inner:
+  %j = phi i64 [0, %outer], [%j.next, %inner]
+  %flag.j = phi i32 [%flag.i, %outer], [%flag.next, %inner]
+  {body(steps)}
+  %flag = call i32 @row({pointers}, i64 %m2)
+  %flag.next = or i32 %flag.j, %flag
+  %j.next = add i64 %j, 1
+  %more.j = icmp slt i64 %j.next, %m1
+  br i1 %more.j, label %inner, label %outer.next
+outer.next:
+  %i.next = add i64 %i, 1
+  %more.i = icmp slt i64 %i.next, %m0
+  br i1 %more.i, label %outer, label %exit
+exit:
+  ret i32 %flag.next
+}}
+"""
+
+
+class _Rows:
+    """The text of the function of one row: `int row(blocks ..., int64_t length)`."""
+
+    def __init__(
+        self,
+        graph: ElementGraph,
+        inputs: Sequence[tuple[str, bool]],
+        outputs: Sequence[Node],
+        checked: Sequence[Node],
+        is_tolerant: bool,
+    ) -> None:
+        self.graph, self.inputs, self.outputs, self.checked = graph, inputs, outputs, checked
+        self.is_tolerant = is_tolerant
+        self.before: list[str] = []  # what is computed once for each row
+        self.lines: list[str] = []
+        self.declared: set[str] = set()
+        self.once: set[Node] = set()  # the values that are the same in a whole row
+        self.loaded: list[tuple[str, str]] = []  # floating-point inputs
+        self.count = 0
+
+    def text(self) -> str:
+        graph = self.graph
+        used = _used(graph, (*self.outputs, *self.checked))
+        names: dict[Node, str] = {}
+        for node in used:
+            names[node] = self._write(node, names)
+        for n, node in enumerate(self.outputs, len(self.inputs)):
+            self._store(n, names[node], graph.dtypes[node])
+        sums = self._sums([(names[n], graph.dtypes[n]) for n in self.checked])
+        parameters = [
+            f"ptr noalias nocapture %p{n}" for n in range(len(self.inputs) + len(self.outputs))
+        ]
+        newline = "\n  "
+        begin = [f"%sum.{d} = phi {NAMES[d]} [0.0, %entry], [%next.{d}, %element]" for d in sums]
+        # The order of a sum of zeros and NaN does not matter, and vectors need one of their own.
+        end = [f"%next.{d} = fadd reassoc {NAMES[d]} %sum.{d}, {sums[d]}" for d in sums]
+        odd, told = "false", []
+        for d in sums:
+            told += [
+                f"%odd.{d} = fcmp uno {NAMES[d]} %next.{d}, %next.{d}",
+                f"%told.{d} = or i1 {odd}, %odd.{d}",
+            ]
+            odd = f"%told.{d}"
+        return f"""{newline.join(sorted(self.declared))}
+define internal i32 @row({", ".join(parameters)}, i64 %length) noinline {{
+entry:
+  {newline.join(self.before)}
+  br label %element
+element:
+  %n = phi i64 [0, %entry], [%n.next, %element]
+  {newline.join(begin)}
+  {newline.join(self.lines)}
+  {newline.join(end)}
+  %n.next = add nuw nsw i64 %n, 1
+  %more = icmp slt i64 %n.next, %length
+  br i1 %more, label %element, label %exit
+exit:
+  {newline.join(told)}
+  %told = zext i1 {odd} to i32
+  ret i32 %told
+}}
+"""
+
+    def _new(self, line: str, once: bool = False) -> str:
+        """Add an instruction; return the name of its result."""
+        self.count += 1
+        (self.before if once else self.lines).append(f"%v{self.count} = {line}")
+        return f"%v{self.count}"
+
+    def _write(self, node: Node, names: dict[Node, str]) -> str:
+        """Write the instruction of a value; return what the value is called."""
+        graph, dtype = self.graph, self.graph.dtypes[node]
+        operation, operands = graph.operations[node], graph.operands[node]
+        kind, name = dtype[0], NAMES[dtype]
+        if operation == "constant":
+            self.once.add(node)
+            return _number(operands[0], dtype)
+        if operation == "input":
+            return self._load(node, operands[0])
+        once = self.once.issuperset(operands)
+        if once:
+            self.once.add(node)
+        xs = [names[o] for o in operands]
+        of = graph.dtypes[operands[0]]
+        if operation in ARITHMETIC:
+            instruction = ARITHMETIC[operation][kind != "f"]
+            if operation == "right" and kind == "u":
+                instruction = "lshr"
+            return self._new(f"{instruction} {name} {xs[0]}, {xs[1]}", once)
+        if operation in COMPARISONS:
+            of_floats, of_integers = COMPARISONS[operation]
+            if of[0] == "f":
+                return self._new(f"fcmp {of_floats} {NAMES[of]} {xs[0]}, {xs[1]}", once)
+            sign = "" if of_integers in ("eq", "ne") else "s" if of[0] == "i" else "u"
+            return self._new(f"icmp {sign}{of_integers} {NAMES[of]} {xs[0]}, {xs[1]}", once)
+        if operation == "select":
+            return self._new(f"select i1 {xs[0]}, {name} {xs[1]}, {name} {xs[2]}", once)
+        if operation == "negative":
+            zero = f"fneg {name} {xs[0]}" if kind == "f" else f"sub {name} 0, {xs[0]}"
+            return self._new(zero, once)
+        if operation == "invert":
+            return self._new(f"xor {name} {xs[0]}, {'true' if kind == 'b' else -1}", once)
+        if operation in FUNCTIONS:
+            function = f"@llvm.{FUNCTIONS[operation]}.f{8 * int(dtype[1])}"
+            self.declared.add(f"declare {name} {function}({', '.join([name] * len(xs))})")
+            return self._new(
+                f"call {name} {function}({', '.join(f'{name} {x}' for x in xs)})", once
+            )
+        if operation in ("bits", "number"):
+            return self._new(f"bitcast {NAMES[of]} {xs[0]} to {name}", once)
+        assert operation == "cast", operation
+        return self._cast(xs[0], of, dtype, once)
+
+    def _load(self, node: Node, n: int) -> str:
+        dtype, is_one = self.inputs[n]
+        stored = "i8" if dtype == "b1" else NAMES[dtype]
+        if is_one:
+            self.once.add(node)
+            value = self._new(f"load {stored}, ptr %p{n}", True)
+        else:
+            pointer = self._new(f"getelementptr {stored}, ptr %p{n}, i64 %n")
+            value = self._new(f"load {stored}, ptr {pointer}")
+        if dtype[0] == "f":
+            self.loaded.append((value, dtype))
+        return self._new(f"icmp ne i8 {value}, 0", is_one) if dtype == "b1" else value
+
+    def _store(self, n: int, value: str, dtype: str) -> None:
+        stored = NAMES[dtype]
+        if dtype == "b1":
+            value, stored = self._new(f"zext i1 {value} to i8"), "i8"
+        pointer = self._new(f"getelementptr {stored}, ptr %p{n}, i64 %n")
+        self.lines.append(f"store {stored} {value}, ptr {pointer}")
+
+    def _sums(self, checked: Sequence[tuple[str, str]]) -> dict[str, str]:
+        """For each dtype a value that is NaN if a checked one is infinite or no number, else 0."""
+        sums: dict[str, str] = {}
+        for value, dtype in checked:
+            name = NAMES[dtype]
+            difference = self._new(f"fsub {name} {value}, {value}")
+            if dtype in sums:
+                difference = self._new(f"fadd {name} {sums[dtype]}, {difference}")
+            sums[dtype] = difference
+        if self.is_tolerant and sums:
+            finite = "true"
+            for value, dtype in self.loaded:
+                name = NAMES[dtype]
+                difference = self._new(f"fsub {name} {value}, {value}")
+                is_finite = self._new(f"fcmp ord {name} {difference}, {difference}")
+                finite = self._new(f"and i1 {is_finite}, {finite}")
+            for d, value in sums.items():
+                sums[d] = self._new(f"select i1 {finite}, {NAMES[d]} {value}, {NAMES[d]} 0.0")
+        return sums
+
+    def _cast(self, x: str, of: str, to: str, once: bool) -> str:
+        """The value x, of dtype `of`, as dtype `to`; no float becomes an integer."""
+        if to == "b1":
+            zero = (
+                f"fcmp une {NAMES[of]} {x}, 0.0" if of[0] == "f" else f"icmp ne {NAMES[of]} {x}, 0"
+            )
+            return self._new(zero, once)
+        width, wanted = (1 if d == "b1" else 8 * int(d[1]) for d in (of, to))
+        if of[0] == "f":
+            instruction = "fpext" if wanted > width else "fptrunc"
+        elif to[0] == "f":
+            instruction = "sitofp" if of[0] == "i" else "uitofp"
+        elif wanted == width:
+            return x
+        else:
+            instruction = "trunc" if wanted < width else "sext" if of[0] == "i" else "zext"
+        return self._new(f"{instruction} {NAMES[of]} {x} to {NAMES[to]}", once)
+
+
+def _number(value: Any, dtype: str) -> str:
+    """A number as LLVM writes it: floating-point numbers by the bits of their float64."""
+    if dtype == "b1":
+        return "true" if value else "false"
+    return f"0x{struct.pack('>d', value).hex().upper()}" if dtype[0] == "f" else str(value)
+
+
+def _used(graph: ElementGraph, outputs: Sequence[Node]) -> list[Node]:
+    """The values that `outputs` are computed from, each after its operands."""
+    used = set(outputs)
+    for node in reversed(range(len(graph.operations))):
+        if node in used and graph.operations[node] not in ("input", "constant"):
+            used.update(graph.operands[node])
+    return sorted(used)
+
+
+# ---------------------------------------------------------------- machine code
+
+Function = Callable[..., int]
+
+_LOCK = threading.Lock()
+_COMPILED: dict[str, tuple[Any, Function]] = {}  # with what keeps the machine code alive
+
+
+def compiled(text: str, count: int) -> Function:
+    """The function `loop` of a text, of so many blocks."""
+    with _LOCK:  # LLVM compiles in one thread at a time
+        if text not in _COMPILED:
+            _COMPILED[text] = _compile(text, count)
+        return _COMPILED[text][1]
+
+
+def _compile(text: str, count: int) -> tuple[Any, Function]:
+    import llvmlite.binding as llvm  # noqa: PLC0415
+
+    machine, _ = _target()
+    described = f"{llvm.llvm_version_info} {llvm.get_host_cpu_name()} {text}"
+    path = _folder() / f"{hashlib.sha256(described.encode()).hexdigest()}.o"
+    stored = None
+    with suppress(OSError):
+        stored = path.read_bytes()
+    if stored is None:
+        module = llvm.parse_assembly(text)
+        module.verify()
+        options = llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization = options.slp_vectorization = True
+        passes = llvm.create_pass_builder(machine, options)
+        passes.getModulePassManager().run(module, passes)
+        stored = machine.emit_object(module)
+        with suppress(OSError):
+            _keep(path, stored)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(stored))
+    engine.finalize_object()
+    blocks = (ctypes.py_object,) * count
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *blocks, ctypes.c_void_p)
+    return engine, kind(engine.get_function_address("loop"))
+
+
+@cache
+def _folder() -> Path:
+    cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache_folder) / "gdt" / "loops"
+
+
+def _keep(path: Path, stored: bytes) -> None:
+    """Write a file at once, so that no other process reads a half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(stored)
+    os.replace(file.name, path)

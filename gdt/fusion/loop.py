@@ -1,0 +1,274 @@
+"""Loops over the elements of blocks: a graph, compiled for the shapes that it meets."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.backend import NUMPY, threads
+from gdt.backend.numpy import Order, order_in_memory
+from gdt.fusion import llvm
+from gdt.fusion.formula import ElementGraph, Node
+from gdt.fusion.op_formula import OpFormula
+
+Block = Any
+Shape = tuple[int, ...]
+
+SMALLEST = 4096
+"""The fewest elements of a block that a loop of several ops takes: on fewer NumPy is done in the
+time of a call."""
+SMALLEST_OP = 2 * SMALLEST
+"""The fewest elements of a block that a loop of one op takes."""
+SHORTEST_ROW = 16  # elements; calls of shorter rows take longer than to make blocks whole
+MOST_KNOWN = 4  # the largest integer that is part of a loop
+AXES = 3  # of the nest of loops
+
+
+def are_compiled() -> bool:
+    """Whether loops can be compiled here."""
+    return not llvm.problem()
+
+
+class FusedLoop:
+    """A loop that computes values of a graph for every element of blocks, which broadcast.
+
+    dtypes: of the inputs of the graph. outputs: the values that it computes. checked: those of
+    which it tells whether one is infinite or no number, though the elements of all inputs are
+    finite.
+    """
+
+    def __init__(
+        self,
+        graph: ElementGraph,
+        dtypes: Sequence[str],
+        outputs: Sequence[Node],
+        checked: Sequence[Node],
+    ) -> None:
+        self.graph, self.dtypes, self.outputs, self.checked = graph, dtypes, outputs, checked
+        dtypes = [*dtypes, *[graph.dtypes[node] for node in outputs]]
+        self.itemsizes = tuple([int(dtype[1]) for dtype in dtypes])
+        self.result = np.dtype(dtypes[len(self.dtypes)].replace("b1", "?"))
+        # Whether inputs are asked for what is not finite, as they are once they have been so.
+        self.is_tolerant = False
+        self._functions: dict[tuple[bool, ...], llvm.Function] = {}
+
+    def run(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
+        """Compute `outs`, without gaps and of this shape, from blocks without gaps; return whether
+        a checked value is infinite or no number, though all elements beside it are finite."""
+        nest = nest_of(shape, *[b.shape for b in blocks])
+        assert nest is not None
+        function = self._functions.get((self.is_tolerant, *nest.ones))
+        if function is None:
+            function = self._compiled(nest)
+        is_odd = function(*blocks, *outs, _numbers(nest, self.itemsizes)) != 0
+        if is_odd and not self.is_tolerant and not all(map(_is_finite, blocks)):
+            self.is_tolerant = True
+            return self.run(shape, blocks, outs)
+        return is_odd
+
+    def _compiled(self, nest: Nest) -> llvm.Function:
+        pairs = list(zip(self.dtypes, nest.ones, strict=True))
+        text = llvm.text_of(self.graph, pairs, self.outputs, self.checked, self.is_tolerant)
+        function = llvm.compiled(text, len(self.itemsizes))
+        self._functions[self.is_tolerant, *nest.ones] = function
+        return function
+
+
+def _is_finite(block: Block) -> bool:
+    return block.dtype.kind != "f" or bool(np.isfinite(block).all())
+
+
+class Nest(NamedTuple):
+    """The nest of loops over blocks that broadcast to a shape: the lengths of its axes; for each
+    block its steps along the outer ones, in elements; and whether it has one element along the
+    innermost."""
+
+    lengths: Shape
+    steps: tuple[tuple[int, int], ...]
+    ones: tuple[bool, ...]
+
+    def shape_of(self, n: int) -> Shape:
+        """The shape of block `n` along the axes of the nest."""
+        outer, middle, inner = self.lengths
+        first, second = self.steps[n]
+        return outer if first else 1, middle if second else 1, 1 if self.ones[n] else inner
+
+
+@lru_cache(maxsize=4096)
+def _numbers(nest: Nest, itemsizes: tuple[int, ...]) -> Any:
+    """The numbers that a compiled loop takes; outputs come after the blocks that are read."""
+    outer, middle, inner = nest.lengths
+    own = (middle * inner, inner)  # of a block of the whole shape
+    steps = [*nest.steps, *[own] * (len(itemsizes) - len(nest.steps))]
+    counts = [n * size for pair, size in zip(steps, itemsizes, strict=True) for n in pair]
+    return (ctypes.c_int64 * (3 + len(counts)))(outer, middle, inner, *counts)
+
+
+@lru_cache(maxsize=4096)
+def nest_of(shape: Shape, *shapes: Shape) -> Nest | None:
+    """The nest of loops over C-ordered blocks of these shapes; None if it has too many axes, or
+    if its rows are so short that a loop of them is slow."""
+    padded = [(1,) * (len(shape) - len(s)) + s for s in shapes]
+    lengths: list[int] = []
+    present: list[tuple[bool, ...]] = []  # along each axis, which blocks have more than one element
+    for length, *own in zip(shape, *padded, strict=True):
+        if length == 1:
+            continue
+        has = tuple([n > 1 for n in own])
+        if present and present[-1] == has:
+            lengths[-1] *= length
+        else:
+            lengths.append(length)
+            present.append(has)
+    if len(lengths) > AXES or (len(lengths) > 1 and lengths[-1] < SHORTEST_ROW):
+        return None
+    missing = AXES - len(lengths)
+    lengths = [1] * missing + lengths
+    present = [tuple([False] * len(shapes))] * missing + present
+    steps = []
+    for n in range(len(shapes)):
+        size, along = 1, []
+        for length, has in zip(reversed(lengths), reversed(present), strict=True):
+            along.append(size if has[n] else 0)
+            size *= length if has[n] else 1
+        steps.append((along[2], along[1]))
+    ones = tuple([not has for has in present[-1]]) if lengths[-1] > 1 else (False,) * len(shapes)
+    return Nest((lengths[0], lengths[1], lengths[2]), tuple(steps), ones)
+
+
+def arranged(shape: Shape, blocks: Sequence[Block]) -> tuple[Shape, list[Block], Order] | None:
+    """Blocks that broadcast to a shape as blocks without gaps in C order, their shape then, and the
+    order in memory of the blocks of the whole shape; None where these have several. Blocks along
+    which no loop would run are made whole."""
+    in_order = tuple(range(len(shape)))
+    orders = {order_in_memory(b) or in_order for b in blocks if b.shape == shape}
+    if len(orders) > 1:
+        return None
+    found = orders.pop() if orders else in_order
+    order: Order = None
+    if found != in_order:
+        order = found
+        rank = len(shape)
+        blocks = [b.reshape((1,) * (rank - b.ndim) + b.shape).transpose(order) for b in blocks]
+        shape = tuple([shape[a] for a in order])
+    if nest_of(shape, *[b.shape for b in blocks]) is None:
+        blocks = [b if b.size == 1 else np.broadcast_to(b, shape) for b in blocks]
+    arrays = [
+        b if b.flags.c_contiguous and b.flags.aligned else np.array(b, order="C") for b in blocks
+    ]
+    return shape, arrays, order
+
+
+def empty(shape: Shape, dtype: np.dtype, order: Order) -> Block:
+    """New memory without gaps, its axes in `order`."""
+    block = NUMPY.empty(shape, dtype, order)
+    if order is None or block.transpose(order).flags.c_contiguous:
+        return block
+    ordered = np.empty([shape[a] for a in order], dtype)  # small blocks have no order in the pool
+    return ordered.transpose(np.argsort(order))
+
+
+class CompiledOp:
+    """A formula of blocks as a loop, in the place of an op's body.
+
+    Infinities and NaN that finite operands give are the body's, with its warnings; what a formula
+    does not compute, such as the sine of a great angle, is NaN there, and the body's too.
+
+    body: a function of blocks.
+    """
+
+    def __init__(self, name: str, formula: OpFormula, body: Callable[..., Block]) -> None:
+        self.__name__, self._formula, self.body = name, formula, body
+        self._loops: dict[tuple[Any, ...], FusedLoop] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both compute the same: each block of an op has one."""
+        return type(other) is CompiledOp and other._formula == self._formula
+
+    def __hash__(self) -> int:
+        return hash(self._formula)
+
+    def formula(self) -> OpFormula:
+        """The formula that the loop computes."""
+        return self._formula
+
+    def __call__(self, *operands: Any, out: Block | None = None) -> Block:
+        """The result for blocks that broadcast, or for numbers."""
+        loop, blocks = self._prepared(operands)
+        shape = blocks[0].shape
+        if any(b.shape != shape for b in blocks):
+            shape = np.broadcast_shapes(*[b.shape for b in blocks])
+        found = arranged(shape, blocks)
+        if found is None:
+            blocks = [np.ascontiguousarray(np.broadcast_to(b, shape)) for b in blocks]
+            found = shape, blocks, None
+        nested, arrays, order = found
+        result = empty(shape, loop.result, order) if out is None else out
+        target = result if order is None else result.transpose(order)
+        if not (target.flags.c_contiguous and target.flags.aligned):
+            result[...] = self(*operands)
+            return result
+        if in_parts(loop.run, nested, arrays, [target]):
+            odd = ~np.isfinite(result)
+            for b in blocks:
+                odd &= np.isfinite(b)
+            xs = [np.broadcast_to(np.asarray(x, np.float32), shape)[odd] for x in operands]
+            result[odd] = self.body(*xs)
+        return result
+
+    def _prepared(self, operands: Sequence[Any]) -> tuple[FusedLoop, list[Block]]:
+        """The loop for such operands, and their blocks."""
+        kinds = [x.dtype if isinstance(x, np.ndarray) else type(x) for x in operands]
+        dtypes = self._formula.dtypes(kinds, None)
+        assert dtypes is not None
+        # Small integers, which exponents are, become numbers of the loop.
+        known = tuple([x if type(x) is int and abs(x) <= MOST_KNOWN else None for x in operands])
+        triples = list(zip(operands, dtypes, known, strict=True))
+        blocks = [np.asarray(x, dtype) for x, dtype, number in triples if number is None]
+        key = (*dtypes, known)
+        if key not in self._loops:
+            self._loops[key] = self._compiled(dtypes, known)
+        return self._loops[key], blocks
+
+    def _compiled(self, dtypes: Sequence[str], known: Sequence[int | None]) -> FusedLoop:
+        graph, names = ElementGraph(), dict[str, Node]()
+        inputs: list[str] = []
+        for name, dtype, number in zip("xyz", dtypes, known, strict=False):
+            if number is None:
+                names[name] = graph.add("input", dtype, len(inputs))
+                inputs.append(dtype)
+            else:
+                names[name] = graph.constant(number, dtype)
+        result = graph.write(self._formula.text, **names)
+        checked = [] if self._formula.is_exact else [result]  # NumPy warns of what it computes
+        return FusedLoop(graph, inputs, [result], checked)
+
+
+def in_parts(
+    run_loop: Callable[..., bool], shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]
+) -> bool:
+    """Run a loop on parts of large blocks in several threads; see `FusedLoop.run`."""
+    axis = next((a for a, length in enumerate(shape) if length > 1), 0)
+    count = min(threads.count_for(math.prod(shape)), shape[axis]) if shape else 1
+    if count < 2:
+        return run_loop(shape, blocks, outs)
+    after = len(shape) - axis  # of which blocks of lower rank may have fewer axes
+
+    def run(part: slice) -> bool:
+        own = [
+            b[(..., part, *[slice(None)] * (after - 1))]
+            if b.ndim >= after and b.shape[-after] > 1
+            else b
+            for b in (*blocks, *outs)
+        ]
+        length = part.stop - part.start
+        part_shape = (*shape[:axis], length, *shape[axis + 1 :])
+        return run_loop(part_shape, own[: len(blocks)], own[len(blocks) :])
+
+    parts = threads.parts_of(shape[axis], count)
+    return any(threads.together([partial(run, part) for part in parts]))

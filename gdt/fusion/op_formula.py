@@ -1,0 +1,126 @@
+"""Formulas of ops: what an op computes for one element, and in which dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+Kind = Any  # of an operand: its dtype, or the type of a Python number
+Dtypes = Callable[[Sequence[Kind], str | None], Sequence[str] | None]
+
+
+class OpFormula(NamedTuple):
+    """The formula of an op of operands x, y, z.
+
+    dtypes: from the kinds of the operands and the dtype of the result (None if that is not known)
+    to the dtypes in which operands are computed with, as `f4`; None where there is no formula.
+    propagates: whether the result is infinite or no number wherever an operand is. is_exact:
+    whether it has the bits of the op's body.
+    """
+
+    text: str
+    dtypes: Dtypes
+    propagates: bool = False
+    is_exact: bool = True
+
+
+PROPAGATING = {"x + y", "x - y", "x * y", "x * x", "-x", "abs(x)", "sqrt(x)"}
+UFUNCS: dict[str, OpFormula] = {}
+"""The formulas of NumPy's ufuncs, by their names."""
+
+
+def formula_of(function: Any, static: Mapping[str, Any]) -> OpFormula | None:
+    """The formula of a function of blocks and of what it is called with; None if it has none."""
+    if isinstance(function, np.ufunc):
+        return None if static else UFUNCS.get(function.__name__)
+    find = getattr(function, "formula", None)
+    return find(**static) if callable(find) else None
+
+
+def code_of(dtype: np.dtype) -> str:
+    """The kind and the bytes of a dtype."""
+    return f"{dtype.kind}{dtype.itemsize}"
+
+
+LOOP_DTYPES = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"])
+
+
+def ufunc_formula(name: str, text: str, kinds: str) -> None:
+    """Declare the formula of a ufunc of NumPy, for loops over dtypes of these kinds."""
+    ufunc = getattr(np, name)
+
+    def dtypes(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
+        try:
+            resolved = ufunc.resolve_dtypes((*operands, *[None] * ufunc.nout))
+        except TypeError:
+            return None
+        codes = [code_of(d) for d in resolved[: ufunc.nin]]
+        is_known = LOOP_DTYPES.issuperset(codes) and len({*codes}) == 1 and codes[0][0] in kinds
+        made = code_of(resolved[-1])
+        if not is_known or made not in LOOP_DTYPES or not all(map(_is_cast, operands, codes)):
+            return None
+        return codes if result in (None, made) else None
+
+    UFUNCS[ufunc.__name__] = OpFormula(text, dtypes, text in PROPAGATING)
+
+
+def _is_cast(operand: Kind, code: str) -> bool:
+    """Whether a loop can make a number of this dtype of an operand."""
+    if not isinstance(operand, np.dtype):
+        return operand in (int, float, bool)
+    own = code_of(operand)
+    return own in LOOP_DTYPES and not (own[0] == "f" and code[0] in "iu")
+
+
+def same_dtypes(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
+    """Operands in the dtype of the result."""
+    if result is None:
+        examples = [k if isinstance(k, np.dtype) else k(0) for k in operands]
+        result = code_of(np.result_type(*examples))
+    are_known = result in LOOP_DTYPES and all(_is_cast(k, result) for k in operands)
+    return [result] * len(operands) if are_known else None
+
+
+def float_dtypes(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
+    """Operands in the dtype of the result, if that is floating-point."""
+    dtypes = same_dtypes(operands, result)
+    return dtypes if dtypes and dtypes[0][0] == "f" else None
+
+
+def has_formula(
+    text: str | Callable[..., str], dtypes: Dtypes = float_dtypes, *, replaces: bool = False
+) -> Callable[[T], T]:
+    """Declare the formula of an op, which has the bits of the body: a decorator of body or op.
+
+    text: the formula, or a function of the statics that makes it. replaces: whether a loop of it
+        takes the place of the body on large blocks of the host.
+    """
+
+    def declare(op: T) -> T:
+        def find(**static: Any) -> OpFormula:
+            written = text(**static) if callable(text) else text
+            return OpFormula(written, dtypes, is_exact=dtypes is not _float32)
+
+        declaration = getattr(op, "declaration", None)
+        attributes = vars(op if declaration is None else declaration.body)
+        if dtypes is not _float32:
+            attributes["formula"] = find
+        if replaces:
+            attributes["replacement"] = find
+        return op
+
+    return declare
+
+
+def has_float32_formula(text: str | Callable[..., str]) -> Callable[[T], T]:
+    """Declare a formula of float32 that takes the place of an op's body on large blocks of the
+    host, since elementary functions of loops are faster than NumPy's; see `has_formula`."""
+    return has_formula(text, _float32, replaces=True)
+
+
+def _float32(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
+    dtypes = same_dtypes(operands, result)
+    return dtypes if dtypes and {*dtypes} == {"f4"} else None

@@ -1,0 +1,363 @@
+"""Fusion: consecutive element-wise instructions of a program as one loop over their elements.
+
+A chain of element-wise ops reads and writes memory once for each op, though memory takes longer
+than their arithmetic. `fused` finds instructions that compute blocks of one shape from each other
+with nothing in between, and puts one instruction in their place: a `FusedFunction`, whose loop
+reads each operand once and writes only what is read elsewhere. What an op computes for one element
+is its formula (`gdt.fusion`); ops without one are left as they are.
+
+A segment has the bits of its instructions. Where a value becomes infinite or no number though the
+operands are finite, it runs them one by one, which gives their warnings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
+from itertools import groupby
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gdt.engine.loops import ChosenBody
+from gdt.engine.source import (
+    CallExpression,
+    Expression,
+    Item,
+    Operand,
+    Reshaped,
+    Tuple,
+    Value,
+)
+from gdt.engine.threads import ThreadedBody
+from gdt.fusion.formula import ElementGraph, Node
+from gdt.fusion.loop import (
+    SMALLEST,
+    CompiledOp,
+    FusedLoop,
+    are_compiled,
+    arranged,
+    empty,
+    in_parts,
+)
+from gdt.fusion.op_formula import code_of, formula_of
+from gdt.programs.aliases import blocks_of
+from gdt.programs.instruction import Instruction
+from gdt.programs.slices import Argument, ElementCall, LoopInput, Slices
+
+Block = Any
+Shape = tuple[int, ...]
+Run = Callable[..., Sequence[Any]]
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def fused(
+    instructions: Sequence[Instruction],
+    outputs: Sequence[int],
+    values: Sequence[Any],
+    constants: Set[int],
+    program: Callable[[Sequence[Instruction], Sequence[int], Sequence[int]], Run],
+) -> list[Instruction]:
+    """The instructions of a program, with segments in the place of those that can be fused.
+
+    outputs: the registers that the program returns. values: what each register held when the
+    program was recorded. constants: the registers that are the same in every run. program: makes a
+    function of instructions, of the registers that it takes and of those that it returns.
+    """
+    calls = [_element_call(k, values, constants) for k in instructions]
+    readers: dict[int, set[int]] = {}
+    for at, k in enumerate(instructions):
+        for r in k.inputs:
+            readers.setdefault(r, set()).add(at)
+    result: list[Instruction] = []
+    for is_run, group in groupby(enumerate(calls), lambda pair: pair[1] is not None):
+        numbers = [at for at, _ in group]
+        if not is_run:
+            result += [instructions[at] for at in numbers]
+            continue
+        for part in _alike(numbers, calls):
+            own = {*part}
+            returned = [
+                r
+                for at in part
+                for r in instructions[at].outputs
+                if r in outputs or not readers.get(r, set()) <= own
+            ]
+            chosen = [call for at in part if (call := calls[at]) is not None]
+            segment = _segment(chosen, returned, values, program)
+            result += [segment] if segment else [instructions[at] for at in part]
+    return result
+
+
+def _alike(numbers: Sequence[int], calls: Sequence[ElementCall | None]) -> Iterator[list[int]]:
+    """Consecutive calls in groups of one shape, each of which runs after those that it reads from.
+
+    Of the calls whose operands are there the smallest come first: they are operands of larger ones,
+    whose group is then not divided by them.
+    """
+    waiting = {at: call for at in numbers if (call := calls[at]) is not None}
+    while waiting:
+        missing = {call.output for call in waiting.values()}
+        ready = [c for c in waiting.values() if missing.isdisjoint(c.instruction.inputs)]
+        shape = min((c.shape for c in ready), key=math.prod)
+        group = []
+        for at, call in waiting.items():
+            if call.shape == shape and missing.isdisjoint(call.instruction.inputs):
+                group.append(at)
+                missing.remove(call.output)
+        for at in group:
+            del waiting[at]
+        yield group
+
+
+# ---------------------------------------------------------------- what an instruction computes
+
+
+def _element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) -> ElementCall | None:
+    """The element-wise call that an instruction makes; None if it makes no such call."""
+    if k.donated or k.is_effect or k.communicates or len(k.outputs) != 1 or not k.inputs:
+        return None
+    blocks = blocks_of(values[k.outputs[0]])
+    first = blocks[0]
+    if not isinstance(first, np.ndarray) or any(b.shape != first.shape for b in blocks):
+        return None
+    found = [_normalized(part) for part in _parts(k, len(blocks))]
+    if not found or found[0] is None or any(other != found[0] for other in found):
+        return None
+    function, arguments, keywords = found[0]
+    formula, static = formula_of(function, dict(keywords)), dict(keywords)
+    is_ufunc = isinstance(function, np.ufunc) and not static
+    is_known = is_ufunc or hasattr(function, "replacement")
+    if any(a is None for a in arguments) or (formula is None and (are_compiled() or not is_known)):
+        return None
+    run = function
+    if not is_ufunc and not isinstance(function, CompiledOp):
+        run = partial(function, np, **static)
+    operands = []
+    for number, shape, value in arguments:
+        if number is None:
+            operands += [] if isinstance(value, ModuleType) else [value]
+            continue
+        register = k.inputs[number]
+        held = values[register]
+        if isinstance(held, int | float) and shape is None:
+            operands.append(held if register in constants else Argument(register, None))
+        elif all(isinstance(b, np.ndarray) for b in blocks_of(held)):
+            operands.append(Argument(register, shape))
+        else:
+            return None
+    dtype = code_of(first.dtype)
+    return ElementCall(k, run, formula, tuple(operands), k.outputs[0], first.shape, dtype)
+
+
+def _parts(k: Instruction, count: int) -> Sequence[Expression | None]:
+    """The expression of each block of an instruction's output."""
+    expression = getattr(k.function, "expression", None)
+    if expression is None:
+        plain = [Operand(n) for n in range(len(k.inputs))]
+        return [CallExpression(Value(k.name, k.function), plain)] if count == 1 else []
+    while isinstance(expression, Tuple) and count > 1:
+        if len(expression.parts) == count:
+            return expression.parts
+        if len(expression.parts) != 1:
+            return []
+        expression = expression.parts[0]
+    return [expression] if count == 1 else []
+
+
+def _normalized(part: Expression | None) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None:
+    """The function that an expression calls, its arguments, and its keywords but for memory. An
+    argument is the number of an operand, its shape and a value: None where that is not so."""
+    if not isinstance(part, CallExpression):
+        return None
+    function, arguments = part.function.value, [*part.arguments]
+    keywords = {name: value for name, value in part.keywords.items() if name != "out"}
+    while True:
+        if isinstance(function, ThreadedBody):
+            function = function.body
+        elif isinstance(function, ChosenBody):
+            function = function.chosen or function.body
+        elif isinstance(function, partial):
+            arguments = [*[Value("given", a) for a in function.args], *arguments]
+            keywords |= {name: Value(name, value) for name, value in function.keywords.items()}
+            function = function.func
+        else:
+            break
+    if not all(isinstance(value, Value) for value in keywords.values()):
+        return None
+    named = tuple([(name, value.value) for name, value in sorted(keywords.items())])  # type: ignore[union-attr]
+    return function, tuple(map(_argument, arguments)), named
+
+
+def _argument(part: Expression) -> tuple[int | None, Shape | None, Any] | None:
+    block = part.block if isinstance(part, Reshaped) else part
+    operand = block.sequence if isinstance(block, Item) else block
+    if isinstance(operand, Operand):
+        return operand.number, part.shape if isinstance(part, Reshaped) else None, None
+    return (None, None, part.value) if isinstance(part, Value) else None
+
+
+# ---------------------------------------------------------------- segments
+
+
+class FusedFunction:
+    """The function of an instruction that stands for several element-wise ones.
+
+    run: computes all elements, see `FusedLoop.run`. registers: whose values the function takes.
+    inputs: what `run` takes of them. shape, dtypes: of each block that it makes. run_one_by_one:
+    the function of its instructions.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Shape, Sequence[Block], Sequence[Block]], bool],
+        registers: Sequence[int],
+        inputs: Sequence[LoopInput],
+        shape: Shape,
+        dtypes: Sequence[np.dtype],
+        run_one_by_one: Run,
+    ) -> None:
+        self.run, self.shape, self.dtypes = run, shape, dtypes
+        self.run_one_by_one = run_one_by_one
+        self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
+
+    def __call__(self, *values: Any) -> Sequence[Any]:
+        """The values of the output registers: of each a block, or a tuple of blocks."""
+        count = max([len(v) for v in values if type(v) is tuple], default=0)
+        if not count:
+            outs = self._outs(values)
+            return self.run_one_by_one(*values) if outs is None else outs
+        results = []
+        for block in range(count):
+            outs = self._outs([v[block] if type(v) is tuple else v for v in values])
+            if outs is None:
+                return self.run_one_by_one(*values)
+            results.append(outs)
+        return [*zip(*results, strict=True)]
+
+    def _outs(self, blocks: Sequence[Any]) -> list[Block] | None:
+        """The blocks of all outputs; None if the instructions are to run one by one."""
+        arrays = []
+        for place, shape, dtype in self.inputs:
+            x = blocks[place]
+            if not isinstance(x, np.ndarray):
+                x = np.full((), x, dtype)
+            arrays.append(x if shape is None else x.reshape(shape))
+        found = arranged(self.shape, arrays)
+        if found is None:
+            return None
+        nested, arrays, order = found
+        outs = [empty(self.shape, dtype, order) for dtype in self.dtypes]
+        targets = outs if order is None else [o.transpose(order) for o in outs]
+        return None if self.run(nested, arrays, targets) else outs
+
+
+def _segment(
+    calls: Sequence[ElementCall],
+    returned: Sequence[int],
+    values: Sequence[Any],
+    program: Callable[..., Run],
+) -> Instruction | None:
+    """One instruction in the place of calls; None where it would not be faster."""
+    shape = calls[0].shape
+    if len(calls) < 2 or math.prod(shape) < SMALLEST or not returned:
+        return None
+    written = _GraphWriter(values) if are_compiled() else Slices(values)
+    for call in calls:
+        if not written.write(call):
+            return None
+    shapes = [i.shape or _shape(values[i.register]) for i in written.inputs]
+    if all(math.prod(s) == 1 for s in shapes):
+        return None
+    registers = list(dict.fromkeys(i.register for i in written.inputs))
+    instructions = [call.instruction for call in calls]
+    dtypes = [blocks_of(values[r])[0].dtype for r in returned]
+    one_by_one = program(instructions, registers, returned)
+    run = written.finished(returned)
+    segment = FusedFunction(run, registers, written.inputs, shape, dtypes, one_by_one)
+    return Instruction(
+        "fused", segment, tuple(registers), tuple(returned), True, line=instructions[0].line,
+        fused=tuple(instructions),
+    )  # fmt: skip
+
+
+def _shape(value: Any) -> Shape:
+    block = blocks_of(value)[0]
+    return block.shape if isinstance(block, np.ndarray) else ()
+
+
+class _GraphWriter:
+    """A writer of calls into one graph.
+
+    nodes: the value of each output register. inputs: of the graph. absorbed: values of which what
+    is infinite or no number may leave no trace in what is computed from them.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values, self.graph = values, ElementGraph()
+        self.nodes: dict[int, Node] = {}
+        self.inputs: list[LoopInput] = []
+        self.absorbed: set[Node] = set()
+
+    def write(self, call: ElementCall) -> bool:
+        """Add a call; whether its formula takes operands of such dtypes."""
+        graph, formula = self.graph, call.formula
+        kinds = [self._kind(a) for a in call.arguments]
+        dtypes = None if formula is None else formula.dtypes(kinds, call.dtype)
+        if formula is None or dtypes is None:
+            return False
+        names: dict[str, Node] = {}
+        for name, argument, dtype in zip("xyz", call.arguments, dtypes, strict=False):
+            if self._is_misfit(argument, call.shape, dtype):
+                return False
+            names[name] = self._operand(argument, dtype)
+        if not formula.propagates:
+            self.absorbed.update(names.values())
+        result = graph.write(formula.text, **names)
+        self.nodes[call.output] = graph.cast(result, call.dtype)
+        return True
+
+    def _is_misfit(self, argument: Any, shape: Shape, dtype: str) -> bool:
+        """Whether an operand is computed here and read in another shape, or is a number of which
+        NumPy warns that it overflows its dtype."""
+        if isinstance(argument, Argument):
+            return argument.register in self.nodes and argument.shape not in (None, shape)
+        return dtype == "f4" and FLOAT32_MAX < abs(argument) < math.inf
+
+    def finished(self, returned: Sequence[int]) -> Callable[..., bool]:
+        """The function that computes the outputs of these registers, see `FusedLoop.run`."""
+        results = [self.nodes[r] for r in returned]
+        checked = sorted({n for n in (*results, *self.absorbed) if self.can_be_odd(n)})
+        loop = FusedLoop(self.graph, [i.dtype for i in self.inputs], results, checked)
+        return partial(in_parts, loop.run)
+
+    def can_be_odd(self, node: Node) -> bool:
+        """Whether a value is computed, and may be infinite or no number."""
+        kind = self.graph.operations[node]
+        return self.graph.dtypes[node][0] == "f" and kind not in ("input", "constant")
+
+    def _kind(self, argument: Any) -> Any:
+        """The dtype of an operand, or the type of a number."""
+        if not isinstance(argument, Argument):
+            return type(argument)
+        block = blocks_of(self.values[argument.register])[0]
+        return block.dtype if isinstance(block, np.ndarray) else type(block)
+
+    def _operand(self, argument: Any, dtype: str) -> Node:
+        graph = self.graph
+        if not isinstance(argument, Argument):
+            return graph.constant(argument, dtype)
+        register, shape = argument
+        if register in self.nodes:
+            return graph.cast(self.nodes[register], dtype)
+        block = blocks_of(self.values[register])[0]
+        own = dtype
+        if isinstance(block, np.ndarray):
+            own = code_of(block.dtype)
+        key = LoopInput(register, shape, own)
+        if key not in self.inputs:
+            self.inputs.append(key)
+        return graph.cast(graph.add("input", own, self.inputs.index(key)), dtype)

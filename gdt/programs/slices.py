@@ -1,0 +1,145 @@
+"""Element-wise instructions without a compiler: NumPy's functions on slices of their blocks, which
+stay in the cache from one function to the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from gdt.backend import threads
+from gdt.engine.source import Names, define
+from gdt.fusion.loop import nest_of
+from gdt.fusion.op_formula import OpFormula
+from gdt.programs.instruction import Instruction
+
+Block = Any
+Shape = tuple[int, ...]
+
+
+class Argument(NamedTuple):
+    """An operand of a call: the block of a register, in another shape unless that is None."""
+
+    register: int
+    shape: Shape | None
+
+
+class ElementCall(NamedTuple):
+    """An instruction that computes every element of a block by itself.
+
+    run: its function of NumPy's arrays and numbers. formula: what it computes, None if there is no
+    formula. arguments: registers, and numbers that are known. output: its register. shape, dtype:
+    of each block of the output.
+    """
+
+    instruction: Instruction
+    run: Callable[..., Block]
+    formula: OpFormula | None
+    arguments: tuple[Any, ...]
+    output: int
+    shape: Shape
+    dtype: str
+
+
+class LoopInput(NamedTuple):
+    """An input of a loop: the block of a register in a shape, or a number as a dtype."""
+
+    register: int
+    shape: Shape | None
+    dtype: str
+
+
+class Slices:
+    """Calls of NumPy's functions on slices of blocks, which stay in the cache from one to the next;
+    what takes the place of a loop where none can be compiled.
+
+    inputs: of the calls.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+        self.inputs: list[LoopInput] = []
+        self._calls: list[ElementCall] = []
+        self._made: set[int] = set()
+
+    def write(self, call: ElementCall) -> bool:
+        """Add a call."""
+        for argument in call.arguments:
+            if isinstance(argument, Argument) and argument.register not in self._made:
+                key = LoopInput(*argument, "f8")  # as which Python's numbers are
+                self.inputs += [] if key in self.inputs else [key]
+        self._made.add(call.output)
+        self._calls.append(call)
+        return True
+
+    def finished(self, returned: Sequence[int]) -> Callable[..., bool]:
+        """The function that computes the outputs of these registers, see `FusedLoop.run`."""
+        names = Names(["xs", "outs"])
+        last = {
+            a.register: n
+            for n, c in enumerate(self._calls)
+            for a in c.arguments
+            if isinstance(a, Argument)
+        }
+        lines = []
+        for n, call in enumerate(self._calls):
+            function = names.add(call.instruction.name, call.run)
+            arguments = [self._source(a, names) for a in call.arguments]
+            lines.append(f"r{call.output} = {function}({', '.join(arguments)})")
+            if call.output in returned:
+                lines.append(f"outs[{returned.index(call.output)}][...] = r{call.output}")
+            over = [f"r{r}" for r in self._made if last.get(r) == n and r not in returned]
+            lines += [f"del {', '.join(over)}"] if over else []
+        return partial(_sliced, define("run(xs, outs)", lines, names))
+
+    def _source(self, argument: Any, names: Names) -> str:
+        if not isinstance(argument, Argument):
+            return names.add("number", argument)
+        if argument.register in self._made:
+            return f"r{argument.register}"
+        return f"xs[{self.inputs.index(LoopInput(*argument, 'f8'))}]"
+
+
+SLICE = 1 << 14
+"""The elements of a slice: a dozen of them stay in the cache of a core."""
+
+
+def _sliced(
+    run: Callable[..., None], shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]
+) -> bool:
+    """Run a function on slices of blocks, in threads; see `FusedLoop.run`."""
+    nest = nest_of(shape, *[b.shape for b in blocks])
+    assert nest is not None
+    lengths = nest.lengths
+    # What broadcasts along an axis has length 1 there.
+    xs = [b.reshape(nest.shape_of(n)) for n, b in enumerate(blocks)]
+    whole = [o.reshape(lengths) for o in outs]
+    rows = max(1, SLICE // lengths[2])
+    places = [
+        (slice(i, i + 1), slice(j, j + rows), slice(k, k + SLICE))
+        for i in range(lengths[0])
+        for j in range(0, lengths[1], rows)
+        for k in range(0, lengths[2], SLICE)
+    ]
+
+    def compute(places: Sequence[tuple[slice, ...]]) -> None:
+        for place in places:
+            own = [
+                x[
+                    tuple(
+                        [slice(None) if n == 1 else p for n, p in zip(x.shape, place, strict=True)]
+                    )
+                ]
+                for x in xs
+            ]
+            run(own, [o[place] for o in whole])
+
+    count = threads.count_for(math.prod(shape))
+    threads.together([partial(compute, places[i::count]) for i in range(count)])
+    return False
+
+
+def _within(shape: Shape, place: tuple[slice, ...]) -> tuple[slice, ...]:
+    """A place in a block of this shape, which is whole along axes of length 1."""
+    return tuple([slice(None) if n == 1 else p for n, p in zip(shape, place, strict=True)])

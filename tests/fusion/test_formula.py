@@ -1,0 +1,94 @@
+"""The language of formulas, as a loop computes it, beside NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gdt.fusion import llvm
+from gdt.fusion.formula import ElementGraph
+from gdt.fusion.loop import FusedLoop
+
+compiled = pytest.mark.skipif(bool(llvm.problem()), reason=llvm.problem() or "compiled")
+
+FLOATS = {
+    "x + y - x * y / (x * x + 1.0)": lambda x, y: x + y - x * y / (x * x + 1),
+    "-x if x > y else abs(y)": lambda x, y: np.where(x > y, -x, abs(y)),
+    "sqrt(abs(x)) + floor(y) * ceil(x) - trunc(y) + rint(x)": lambda x, y: (
+        np.sqrt(abs(x)) + np.floor(y) * np.ceil(x) - np.trunc(y) + np.rint(x)
+    ),
+    "copysign(x, y)": np.copysign,
+    "number(bits(x) & bits(y))": lambda x, y: (x.view("i4") & y.view("i4")).view("f4"),
+    "real((bits(x) >> 23) ^ (bits(y) << 3))": lambda x, y: (
+        (x.view("i4") >> 23) ^ (y.view("i4") << 3)
+    ).astype("f4"),
+    "narrow(wide(x) * wide(y))": lambda x, y: (x.astype("f8") * y).astype("f4"),
+    "s = x\nt = s + y\nt if ~((s <= t) | (s != s)) else full_like(t, 2.5)": lambda x, y: np.where(
+        ~((x <= x + y) | (x != x)), x + y, np.float32(2.5)
+    ),
+}
+INTEGERS = {
+    "x + y * 3 - (x << 2) ^ y": lambda x, y: x + y * 3 - (x << 2) ^ y,
+    "x if (x >= y) & (x != 5) else -y": lambda x, y: np.where((x >= y) & (x != 5), x, -y),
+    "~x & (y >> 1) | x": lambda x, y: ~x & (y >> 1) | x,
+}
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [*[(t, "f4") for t in FLOATS], *[(t, d) for t in INTEGERS for d in ("i1", "i4", "u2", "u8")]],
+)
+def test_formulas_have_numpys_bits(text: str, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    x, y = (rng.normal(0, 50, (3, 7, 40)).astype("i8").astype(dtype) for _ in range(2))
+    if dtype == "f4":
+        x, y = (rng.normal(0, 3, (3, 7, 40)).astype("f4") for _ in range(2))
+    graph = ElementGraph()
+    result = graph.write(text, x=graph.add("input", dtype, 0), y=graph.add("input", dtype, 1))
+    loop = FusedLoop(graph, [dtype, dtype], [result], [])
+    function = (FLOATS if dtype == "f4" else INTEGERS)[text]
+    for a, b in (
+        (x, y),
+        (x, y[:, :1]),
+        (x[:1], y),
+        (x[0, 0, :1].copy(), y),
+        (x[:, :, :1].copy(), y),
+    ):
+        out = np.empty(np.broadcast_shapes(a.shape, b.shape), dtype)
+        assert not loop.run(out.shape, [np.ascontiguousarray(a), np.ascontiguousarray(b)], [out])
+        np.testing.assert_array_equal(out, function(a, b).astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import os", "no formula: import os"),
+        ("x ** 2", "no formula"),
+        ("f(x)", "no formula is called f"),
+        ("z + x", "z is no name of the formula"),
+        ("x + bits(x)", "x and bits(x) are f4 and i4"),
+        ("1.0", "1.0 has no dtype"),
+    ],
+)
+def test_what_is_no_formula_is_an_error(text: str, problem: str) -> None:
+    graph = ElementGraph()
+    with pytest.raises(ValueError, match=problem.replace("(", r"\(").replace(")", r"\)")):
+        graph.write(text, x=graph.add("input", "f4", 0))
+
+
+@compiled
+def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
+    graph = ElementGraph()
+    x = graph.add("input", "f4", 0)
+    result = graph.write("1.0 / x", x=x)
+    loop = FusedLoop(graph, ["f4"], [result], [result])
+    block, out = np.ones(100, np.float32), np.empty(100, np.float32)
+    assert not loop.run((100,), [block], [out])
+    block[7] = 0
+    assert loop.run((100,), [block], [out])
+    block[7] = np.nan
+    assert not loop.run((100,), [block], [out])
+    assert loop.is_tolerant
+    block[8] = 0
+    assert loop.run((100,), [block], [out])

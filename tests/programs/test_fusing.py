@@ -1,0 +1,170 @@
+"""Recorded steps as loops: the bits of the step as written, its warnings, and its memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.engine import blocks as blocks_of_plans
+from gdt.fusion import llvm
+from gdt.programs import fusing
+from tests.programs.fused_chains import differences
+
+SIZE = 3 * fusing.SMALLEST
+
+
+@pytest.fixture(params=["compiled", "in slices"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Loops, and NumPy's functions on slices."""
+    if request.param == "in slices":
+        monkeypatch.setattr(llvm, "WANTED", False)
+    elif llvm.problem():
+        pytest.skip(llvm.problem())
+    yield request.param
+
+
+def recorded(step: Any) -> Any:
+    """A recorded step that nothing verifies, and that so shows its own results."""
+    return gdt.function(step, verify=0)
+
+
+def fused_ops(step: Any) -> list[list[str]]:
+    return [[f.name for f in k.fused] for k in step.programs[0].instructions if k.fused]
+
+
+def test_random_chains_have_the_bits_of_the_step_as_written(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fusing, "SMALLEST", 1)
+    monkeypatch.setattr(blocks_of_plans, "SMALLEST_OP", 1)
+    first = 0 if mode == "compiled" else 1000
+    found = [line for seed in range(first, first + 60) for line in differences(seed)]
+    assert not found
+
+
+def test_a_chain_is_one_instruction_that_shows_its_ops(mode: str) -> None:
+    @recorded
+    def step(x: Any, rate: Any) -> Any:
+        y = gdt.exp(-x) * rate
+        return gdt.where(y > 0.5, y, x) + gdt.sqrt(rate)
+
+    x, rate = gdt.asarray(np.linspace(0, 3, SIZE, dtype="f4")), gdt.asarray(np.float32(2))
+    for _ in range(3):
+        step(x, rate)
+    (ops,) = fused_ops(step)
+    # The root of the rate alone is computed before, once.
+    assert sorted(ops) == ["add", "exp", "greater", "multiply", "negative", "where"]
+    source = step.programs[0].source
+    assert source.count("fused(") == 1
+    assert "# r" in source and "= where(" in source
+
+
+def test_an_instruction_between_divides_a_chain() -> None:
+    @recorded
+    def step(x: Any) -> Any:
+        y = x * 2 + 1
+        return y / gdt.sum(y) - 1
+
+    x = gdt.asarray(np.ones(SIZE, "f4"))
+    for _ in range(3):
+        result = step(x)
+    assert fused_ops(step) == [["multiply", "add"], ["divide", "subtract"]]
+    np.testing.assert_array_equal(result.numpy(), np.float32(3) / np.float32(3 * SIZE) - 1)
+
+
+def test_small_blocks_and_single_ops_are_left_as_they_are() -> None:
+    step = recorded(lambda x, y: (x * 2 + 1, gdt.sum(y * y)))
+    for _ in range(3):
+        step(gdt.ones(fusing.SMALLEST - 1), gdt.ones(SIZE))
+    assert fused_ops(step) == []
+
+
+def test_a_replay_warns_as_numpy_does(mode: str) -> None:
+    step = recorded(lambda x: 1 / (x - 1) + 1)
+    good, bad = np.full(SIZE, 3, "f4"), np.full(SIZE, 3, "f4")
+    bad[5] = 1
+    for _ in range(3):
+        step(gdt.asarray(good))
+    assert fused_ops(step)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = step(gdt.asarray(bad)).numpy()
+        assert ["divide by zero" in str(w.message) for w in caught] == [True]
+        bad[5] = np.nan  # which no operation has made
+        step(gdt.asarray(bad))
+        assert len(caught) == 1
+    assert np.isinf(result[5])
+    bad[5] = 1
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError, match="divide by zero"):
+        step(gdt.asarray(bad))
+
+
+def test_numbers_that_are_drawn_in_each_step_are_read_anew(mode: str) -> None:
+    optimizer = gdt.optim.SGD(lambda step: 0.5 / (step + 1))
+    weights = {"w": gdt.asarray(np.zeros(SIZE, "f4"))}
+
+    @recorded
+    def step(g: Any) -> None:
+        optimizer.update(weights, {"w": g * 2 - g})
+
+    g = gdt.asarray(np.ones(SIZE, "f4"))
+    for _ in range(4):
+        step(g)
+    want = np.float32(-0.5 * (1 + 1 / 2 + 1 / 3 + 1 / 4))
+    np.testing.assert_allclose(weights["w"].numpy(), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_parts_in_threads_are_what_whole_blocks_are(mode: str, threads: int) -> None:
+    rng = np.random.default_rng(0)
+    x, row = rng.normal(size=(1400, 800)).astype("f4"), rng.normal(size=(800,)).astype("f4")
+    column = rng.normal(size=(1400, 1)).astype("f4")
+    step = recorded(lambda x, row, column: (x * row - column) / (x * x + 1))
+    with gdt.host_threads(threads):
+        for _ in range(3):
+            result = step(*map(gdt.asarray, (x, row, column)))
+        assert fused_ops(step)
+        np.testing.assert_array_equal(result.numpy(), (x * row - column) / (x * x + 1))
+
+
+def test_a_chain_takes_the_memory_of_operands_and_results() -> None:
+    """Temporaries of 12 ops would take twelve times as much, or twice with recycled memory."""
+    size = 1 << 20
+
+    def chain(x: Any) -> Any:
+        for n in range(6):
+            x = x * 1.5 + n
+        return x
+
+    step, x = recorded(chain), gdt.asarray(np.ones(size, "f4"))
+    for _ in range(3):
+        step(x)
+    gdt.free_memory()
+    tracemalloc.start()
+    result = step(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 1.05 * result.blocks[0].nbytes
+
+
+def test_gradients_of_a_chain_are_those_of_the_step_as_written(mode: str) -> None:
+    rng = np.random.default_rng(1)
+    w, x = (gdt.asarray(rng.normal(size=(90, 120)).astype("f4")) for _ in range(2))
+
+    def loss(w: Any, x: Any) -> Any:
+        y = gdt.tanh(w * x) * gdt.exp(-0.5 * w * w) + gdt.maximum(w, x)
+        return gdt.sum(gdt.where(y > 0, y, y * y))
+
+    step = recorded(gdt.value_and_grad(loss))
+    value, gradient = gdt.value_and_grad(loss)(w, x)
+    for _ in range(4):
+        again, same = step(w, x)
+        assert float(again) == float(value)
+        np.testing.assert_array_equal(same.numpy(), gradient.numpy())
+    assert len(fused_ops(step)) >= 2
