@@ -19,8 +19,8 @@ ROOT = Path(gdt.__file__).parent
 FLOORS = [
     "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
     "array", "state", "distributed", "fusion", "engine", "ops", "functions", "fft", "linalg",
-    "random", "programs", "autodiff", "nn", "metrics", "optim", "data", "checkpoint", "training", "saving",
-    "estimators", "debug", "testing", "benchmark", "interop",
+    "random", "programs", "autodiff", "nn", "metrics", "optim", "data", "checkpoint", "training",
+    "saving", "estimators", "debug", "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 
