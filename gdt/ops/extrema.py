@@ -12,6 +12,7 @@ from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.ops.axes import Axis, checked_axis
 from gdt.ops.blocks.reduction_kernels import arg_kernel, extreme_kernel
+from gdt.ops.blocks.sums import extreme
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
 from gdt.ops.reductions import kept_dims, prepare_extreme, reduction_rule, sum_
@@ -55,7 +56,7 @@ def max_(
     >>> gdt.max(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [5, 7]
     """
-    return x.max(axis=axis, keepdims=keepdims)
+    return extreme(xp, x, axis, keepdims, "max")
 
 
 @op(
@@ -78,7 +79,7 @@ def min_(xp: Any, x: Block, /, **static: Any) -> Block:
     >>> gdt.min(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [1, 2]
     """
-    return x.min(**static)
+    return extreme(xp, x, static["axis"], static["keepdims"], "min")
 
 
 def _share_among_ties(

@@ -16,7 +16,7 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.host_values import warn
 from gdt.ops.blocks.reduction_kernels import mean_kernel, sum_kernel
-from gdt.ops.blocks.sums import product_with_ones
+from gdt.ops.blocks.sums import add_up, product_with_ones
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 
@@ -119,7 +119,7 @@ def sum_(
     >>> float(gdt.sum(x))
     10.0
     """
-    return x.sum(axis=axis, keepdims=keepdims, dtype=dtype)
+    return add_up(xp, x, axis, keepdims, dtype)
 
 
 def _sum_vjp(
@@ -194,7 +194,7 @@ def mean(
     >>> gdt.mean(gdt.asarray([1, 2, 6], layout=gdt.Layout(["x"], mesh)))
     DistributedArray(3., float64[]  [] + sum over 'x')
     """
-    return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32 if dtype == np.float16 else dtype)
+    return add_up(xp, x, axis, keepdims, np.float32 if dtype == np.float16 else dtype)
 
 
 def _mean_vjp(

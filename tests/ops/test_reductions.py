@@ -290,3 +290,42 @@ def test_padding_in_one_block_is_left_out_and_not_filled(
             (gdt.einsum("ni,nj->", x, x), np.einsum("ni,nj->", host, host)),
         ):
             np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((30_000, 5), 1), ((30_000, 1, 5), (1, 2)), ((100_000, 2), -1), ((20_000, 7), -1)],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_sums_and_extremes_of_many_short_rows_are_numpys(
+    shape: tuple[int, ...], axis: Any, dtype: str, keepdims: bool
+) -> None:
+    x = np.random.default_rng(0).normal(0, 5, shape).astype(dtype)
+    if dtype != "int32":
+        x.ravel()[::97] = np.nan
+        x.ravel()[::31] = -0.0
+    for name in ("sum", "max", "min"):
+        result = getattr(gdt, name)(gdt.asarray(x), axis=axis, keepdims=keepdims).numpy()
+        expected = getattr(np, name)(x, axis=axis, keepdims=keepdims)
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((200_001, 5), 0), ((2, 3000, 40), (0, 1)), ((3001, 255), 0), ((70_000, 2), (0,))],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_of_many_rows_have_few_rounding_errors(
+    shape: tuple[int, ...], axis: Any, dtype: str
+) -> None:
+    """NumPy adds one row after the other: its error here is up to 20 times the bound."""
+    x = np.random.default_rng(1).uniform(0, 1, shape).astype(dtype)
+    for name in ("sum", "mean"):
+        for keepdims in (False, True):
+            result = getattr(gdt, name)(gdt.asarray(x), axis=axis, keepdims=keepdims).numpy()
+            expected = getattr(np, name)(x.astype(np.longdouble), axis=axis, keepdims=keepdims)
+            assert (result.dtype, result.shape) == (x.dtype, expected.shape)
+            bound = 12 * np.finfo(dtype).eps
+            np.testing.assert_allclose(result, expected.astype(dtype), rtol=bound)

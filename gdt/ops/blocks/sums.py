@@ -19,6 +19,9 @@ Block = Any
 
 LONGEST = 1024  # numbers that are added: beyond, NumPy's pairwise sums are more exact
 SHORT_ROW = 32  # numbers: of longer rows NumPy finds maxima as fast by itself
+FEW = 8  # numbers: of fewer in a row NumPy's sum is that of the columns, one after the other
+WIDE_ROW = 256  # numbers: longer rows NumPy adds as fast by itself
+GROUP, RUN = 512, 256  # numbers of a group of rows, and groups that are added one after the other
 MOST_PRODUCTS = 32  # of a stack; each costs a call
 LARGEST = 1 << 16  # elements: beyond, the additions cost more than the set-up
 
@@ -59,6 +62,73 @@ def product_with_ones(
         return sums.reshape(out)
 
     return add_rows
+
+
+def add_up(xp: Any, x: Block, axes: Any, keepdims: bool, dtype: Any) -> Block:
+    """`x.sum(axis=axes, keepdims=keepdims, dtype=dtype)`, for short rows in another way: NumPy adds
+    one row after the other to the sum, with as many rounding errors as there are rows, and takes as
+    long for a row of two numbers as for one of twenty."""
+    if xp is np and x.size > LARGEST and x.dtype.char in "fd" and dtype in (None, x.dtype):
+        short = _short_rows(x, axes)
+        if short is not None:
+            rows, statistic_shape = short
+            sums = _sum_of_rows(rows) if len(rows) > LONGEST else fold_columns(np.add, rows.T)
+            return _of_shape(sums, x, axes, statistic_shape, keepdims)
+    return x.sum(axis=axes, keepdims=keepdims, dtype=dtype)
+
+
+def extreme(xp: Any, x: Block, axes: Any, keepdims: bool, name: str) -> Block:
+    """`x.max(axis=axes, keepdims=keepdims)`, or the minimum, in columns where rows are short."""
+    if xp is np and x.size > LARGEST and x.dtype.kind in "fiu":
+        short = _short_rows(x, axes)
+        if short is not None and len(short[0]) <= LONGEST:
+            largest = fold_columns(np.maximum if name == "max" else np.minimum, short[0].T)
+            return _of_shape(largest, x, axes, short[1], keepdims)
+    return getattr(x, name)(axis=axes, keepdims=keepdims)
+
+
+def fold_columns(ufunc: np.ufunc, x: Block) -> Block:
+    """The columns of a matrix joined by a ufunc, in their order."""
+    result = ufunc(x[:, 0], x[:, 1])
+    for n in range(2, x.shape[1]):
+        ufunc(result, x[:, n], out=result)
+    return result
+
+
+def _short_rows(x: Block, axes: Any) -> tuple[Block, tuple[int, ...]] | None:
+    """A block whose sum over `axes` is that of the rows of a matrix, the matrix, and the shape of
+    the sum with kept dims; the matrix has many short rows, or a few rows of which each is a column
+    in memory. None for other blocks."""
+    axes = tuple(range(-x.ndim, 0)) if axes is None else axes
+    shape = tuple([1 if i - x.ndim in axes else n for i, n in enumerate(x.shape)])
+    outer, lead, rows, columns = grouped(x.shape, shape) or (0, 0, 0, 0)
+    if outer != 1 or not x.flags.c_contiguous:
+        return None
+    if lead == 1 and 1 < columns <= WIDE_ROW and rows > LONGEST:
+        return x.reshape(rows, columns), shape
+    if columns == 1 and 1 < rows < FEW and lead > 1:
+        return x.reshape(lead, rows).T, shape
+    return None
+
+
+def _of_shape(
+    result: Block, x: Block, axes: Any, statistic_shape: tuple[int, ...], keepdims: bool
+) -> Block:
+    axes = tuple(range(-x.ndim, 0)) if axes is None else axes
+    result = result.reshape(statistic_shape)
+    return result if keepdims else result.squeeze(axes)
+
+
+def _sum_of_rows(x: Block) -> Block:
+    """The sum of the rows of a matrix: groups of them are longer rows, of which runs are added up
+    that stay in the cache."""
+    rows, columns = x.shape
+    count = GROUP // columns
+    whole = rows // count * count
+    longer = x[:whole].reshape(-1, count * columns)
+    runs = [np.add.reduce(longer[i : i + RUN], axis=0) for i in range(0, len(longer), RUN)]
+    sums = np.add.reduce(np.stack(runs), axis=0).reshape(count, columns)
+    return np.add.reduce(np.concatenate([sums, x[whole:]]), axis=0)
 
 
 def row_maximum(xp: Any, x: Block) -> Block:
