@@ -63,7 +63,14 @@ class ElementGraph:
         self._known: dict[tuple[Any, ...], Node] = {}
 
     def add(self, operation: str, dtype: str, *operands: Any) -> Node:
-        """The value of an operation, the one that there is if it is known."""
+        """The value of an operation, the one that there is if it is known. A choice by numbers is
+        made here: a formula may have cases of which a known exponent leaves one."""
+        if operation == "select" and self.operations[operands[0]] == "constant":
+            chosen: Node = operands[1] if self.operands[operands[0]][0] else operands[2]
+            return chosen
+        if operation in ("equal", "or") and all(self.operations[o] == "constant" for o in operands):
+            a, b = (self.operands[o][0] for o in operands)
+            return self.constant(a == b if operation == "equal" else a or b, "b1")
         # 0.0 is not -0.0, and no NaN equals another.
         key = (operation, dtype, *(map(repr, operands) if operation == "constant" else operands))
         if key not in self._known:
@@ -79,7 +86,7 @@ class ElementGraph:
 
     def constant(self, value: Any, dtype: str) -> Node:
         """A number, rounded to `dtype`."""
-        return self.add("constant", dtype, np.dtype(dtype).type(value).item())
+        return self.add("constant", dtype, np.dtype(dtype.replace("b1", "?")).type(value).item())
 
     def write(self, formula: str, **names: Node) -> Node:
         """Add the values of a formula, whose names stand for these values; return its result."""

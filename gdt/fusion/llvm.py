@@ -361,8 +361,8 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
     if stored is None:
         module = llvm.parse_assembly(text)
         module.verify()
-        options = llvm.create_pipeline_tuning_options(speed_level=3)
-        options.loop_vectorization = options.slp_vectorization = True
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_vectorization = True
         passes = llvm.create_pass_builder(machine, options)
         passes.getModulePassManager().run(module, passes)
         stored = machine.emit_object(module)

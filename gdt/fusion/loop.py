@@ -25,6 +25,7 @@ time of a call."""
 SMALLEST_OP = 2 * SMALLEST
 """The fewest elements of a block that a loop of one op takes."""
 SHORTEST_ROW = 16  # elements; calls of shorter rows take longer than to make blocks whole
+PIECE = 512  # elements
 MOST_KNOWN = 4  # the largest integer that is part of a loop
 AXES = 3  # of the nest of loops
 
@@ -157,11 +158,27 @@ def arranged(shape: Shape, blocks: Sequence[Block]) -> tuple[Shape, list[Block],
         blocks = [b.reshape((1,) * (rank - b.ndim) + b.shape).transpose(order) for b in blocks]
         shape = tuple([shape[a] for a in order])
     if nest_of(shape, *[b.shape for b in blocks]) is None:
-        blocks = [b if b.size == 1 else np.broadcast_to(b, shape) for b in blocks]
+        blocks = [b if b.size == 1 else _whole(b, shape) for b in blocks]
     arrays = [
         b if b.flags.c_contiguous and b.flags.aligned else np.array(b, order="C") for b in blocks
     ]
     return shape, arrays, order
+
+
+def _whole(block: Block, shape: Shape) -> Block:
+    """A block that broadcasts to a shape, in that shape. A row that many rows share is copied in
+    longer pieces: NumPy takes a dozen times as long for one row at a time."""
+    result = NUMPY.empty(shape, block.dtype)
+    length = shape[-1]
+    if block.size != length or block.shape[-1:] != (length,):
+        result[...] = block
+        return result
+    rows, row = result.reshape(-1, length), block.reshape(length)
+    count = min(len(rows), PIECE // length + 1)
+    whole = len(rows) // count * count
+    rows[:whole].reshape(-1, count * length)[...] = np.tile(row, count)
+    rows[whole:] = row
+    return result
 
 
 def empty(shape: Shape, dtype: np.dtype, order: Order) -> Block:
