@@ -90,7 +90,7 @@ class PlanBlocks:
     def _is_compiled(self, formula: OpFormula) -> bool:
         """Whether a loop of a formula takes the place of the op's body."""
         size = math.prod(self.block_shape(0, reduced=True))
-        if self.backend.xp is not np or size < SMALLEST_OP or not are_compiled():
+        if self.backend.xp is not np or size < formula.fewest * SMALLEST_OP or not are_compiled():
             return False
         kinds = [float if t is None else t.dtype for t in self.moved]
         return formula.dtypes(kinds, None) is not None

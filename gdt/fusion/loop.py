@@ -61,16 +61,19 @@ class FusedLoop:
     def run(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
         """Compute `outs`, without gaps and of this shape, from blocks without gaps; return whether
         a checked value is infinite or no number, though all elements beside it are finite."""
-        nest = nest_of(shape, *[b.shape for b in blocks])
-        assert nest is not None
-        function = self._functions.get((self.is_tolerant, *nest.ones))
-        if function is None:
-            function = self._compiled(nest)
-        is_odd = function(*blocks, *outs, _numbers(nest, self.itemsizes)) != 0
+        function, numbers = self.prepared(shape, *[b.shape for b in blocks])
+        is_odd = function(*blocks, *outs, numbers) != 0
         if is_odd and not self.is_tolerant and not all(map(_is_finite, blocks)):
             self.is_tolerant = True
             return self.run(shape, blocks, outs)
         return is_odd
+
+    def prepared(self, shape: Shape, *shapes: Shape) -> tuple[llvm.Function, Any]:
+        """The compiled loop for blocks of these shapes, and the numbers that come after them."""
+        nest = nest_of(shape, *shapes)
+        assert nest is not None
+        function = self._functions.get((self.is_tolerant, *nest.ones)) or self._compiled(nest)
+        return function, _numbers(nest, self.itemsizes)
 
     def _compiled(self, nest: Nest) -> llvm.Function:
         pairs = list(zip(self.dtypes, nest.ones, strict=True))
@@ -78,6 +81,11 @@ class FusedLoop:
         function = llvm.compiled(text, len(self.itemsizes))
         self._functions[self.is_tolerant, *nest.ones] = function
         return function
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a block without gaps, which compiled loops read as it is."""
+    return type(value) is np.ndarray and value.flags.carray
 
 
 def _is_finite(block: Block) -> bool:
@@ -202,6 +210,10 @@ class CompiledOp:
     def __init__(self, name: str, formula: OpFormula, body: Callable[..., Block]) -> None:
         self.__name__, self._formula, self.body = name, formula, body
         self._loops: dict[tuple[Any, ...], FusedLoop] = {}
+        # Of an operand alone, from the first run on, without further questions where it fits.
+        self._shape: Shape | None = None
+        self._dtype: np.dtype
+        self._prepared: tuple[llvm.Function, Any]
 
     def __eq__(self, other: object) -> bool:
         """Whether both compute the same: each block of an op has one."""
@@ -216,7 +228,12 @@ class CompiledOp:
 
     def __call__(self, *operands: Any, out: Block | None = None) -> Block:
         """The result for blocks that broadcast, or for numbers."""
-        loop, blocks = self._prepared(operands)
+        if len(operands) == 1 and (x := operands[0]).shape == self._shape and is_plain(x):
+            result = NUMPY.empty(x.shape, self._dtype) if out is None else out
+            function, numbers = self._prepared
+            if is_plain(result) and not function(x, result, numbers):
+                return result
+        loop, blocks = self._loop_for(operands)
         shape = blocks[0].shape
         if any(b.shape != shape for b in blocks):
             shape = np.broadcast_shapes(*[b.shape for b in blocks])
@@ -236,9 +253,12 @@ class CompiledOp:
                 odd &= np.isfinite(b)
             xs = [np.broadcast_to(np.asarray(x, np.float32), shape)[odd] for x in operands]
             result[odd] = self.body(*xs)
+        if len(operands) == 1 and threads.count_for(result.size) < 2:
+            self._shape, self._dtype = operands[0].shape, loop.result
+            self._prepared = loop.prepared(shape, shape)
         return result
 
-    def _prepared(self, operands: Sequence[Any]) -> tuple[FusedLoop, list[Block]]:
+    def _loop_for(self, operands: Sequence[Any]) -> tuple[FusedLoop, list[Block]]:
         """The loop for such operands, and their blocks."""
         kinds = [x.dtype if isinstance(x, np.ndarray) else type(x) for x in operands]
         dtypes = self._formula.dtypes(kinds, None)

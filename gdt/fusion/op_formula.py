@@ -18,13 +18,15 @@ class OpFormula(NamedTuple):
     dtypes: from the kinds of the operands and the dtype of the result (None if that is not known)
     to the dtypes in which operands are computed with, as `f4`; None where there is no formula.
     propagates: whether the result is infinite or no number wherever an operand is. is_exact:
-    whether it has the bits of the op's body.
+    whether it has the bits of the op's body. fewest: how many times `SMALLEST_OP` elements a block
+    has where a loop is faster than the body.
     """
 
     text: str
     dtypes: Dtypes
     propagates: bool = False
     is_exact: bool = True
+    fewest: int = 1
 
 
 PROPAGATING = {"x + y", "x - y", "x * y", "x * x", "-x", "abs(x)", "sqrt(x)"}
@@ -91,18 +93,20 @@ def float_dtypes(operands: Sequence[Kind], result: str | None) -> Sequence[str] 
 
 
 def has_formula(
-    text: str | Callable[..., str], dtypes: Dtypes = float_dtypes, *, replaces: bool = False
+    text: str | Callable[..., str], dtypes: Dtypes = float_dtypes, *, replaces: int = 0
 ) -> Callable[[T], T]:
     """Declare the formula of an op, which has the bits of the body: a decorator of body or op.
 
-    text: the formula, or a function of the statics that makes it. replaces: whether a loop of it
-        takes the place of the body on large blocks of the host.
+    text: the formula, or a function of the statics that makes it. replaces: 0 if the body always
+        runs by itself; else a loop takes its place on the host, on blocks of at least so many
+        times `SMALLEST_OP` elements.
     """
 
     def declare(op: T) -> T:
         def find(**static: Any) -> OpFormula:
             written = text(**static) if callable(text) else text
-            return OpFormula(written, dtypes, is_exact=dtypes is not _float32)
+            is_exact = dtypes is not _float32
+            return OpFormula(written, dtypes, is_exact=is_exact, fewest=replaces)
 
         declaration = getattr(op, "declaration", None)
         attributes = vars(op if declaration is None else declaration.body)
@@ -118,7 +122,7 @@ def has_formula(
 def has_float32_formula(text: str | Callable[..., str]) -> Callable[[T], T]:
     """Declare a formula of float32 that takes the place of an op's body on large blocks of the
     host, since elementary functions of loops are faster than NumPy's; see `has_formula`."""
-    return has_formula(text, _float32, replaces=True)
+    return has_formula(text, _float32, replaces=1)
 
 
 def _float32(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:

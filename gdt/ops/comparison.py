@@ -229,7 +229,7 @@ def _where_dtypes(kinds: Sequence[Any], result: str | None) -> Sequence[str] | N
 
 
 _CHOSEN = "y if x else z"
-has_formula(_CHOSEN, _where_dtypes, replaces=True)(_where)
+has_formula(_CHOSEN, _where_dtypes, replaces=1)(_where)
 where = declared(Where(_where, TERNARY, linear="x + y"))
 where.vjp(
     None,

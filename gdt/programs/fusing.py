@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.backend import NUMPY, threads
 from gdt.engine.loops import ChosenBody
 from gdt.engine.source import (
     CallExpression,
@@ -41,6 +42,7 @@ from gdt.fusion.loop import (
     arranged,
     empty,
     in_parts,
+    is_plain,
 )
 from gdt.fusion.op_formula import code_of, formula_of
 from gdt.programs.aliases import blocks_of
@@ -223,9 +225,19 @@ class FusedFunction:
         self.run, self.shape, self.dtypes = run, shape, dtypes
         self.run_one_by_one = run_one_by_one
         self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
+        # The compiled loop and its numbers, from the first run on, where it takes the values as
+        # they are: on small blocks all other questions take longer than the loop.
+        self.prepared: tuple[Callable[..., int], Any] | None = None
+        self.is_plain = [i.register for i in inputs] == [*registers]
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         """The values of the output registers: of each a block, or a tuple of blocks."""
+        if self.prepared is not None and all(map(is_plain, values)):
+            function, numbers = self.prepared
+            outs = [NUMPY.empty(self.shape, dtype) for dtype in self.dtypes]
+            if not function(*values, *outs, numbers):
+                return outs
+            self.prepared, self.is_plain = None, False  # from now on it looks for what is odd
         count = max([len(v) for v in values if type(v) is tuple], default=0)
         if not count:
             outs = self._outs(values)
@@ -252,7 +264,19 @@ class FusedFunction:
         nested, arrays, order = found
         outs = [empty(self.shape, dtype, order) for dtype in self.dtypes]
         targets = outs if order is None else [o.transpose(order) for o in outs]
-        return None if self.run(nested, arrays, targets) else outs
+        if self.run(nested, arrays, targets):
+            return None
+        if self.is_plain and threads.count_for(math.prod(self.shape)) < 2:
+            self._prepare(nested, blocks, arrays)
+        return outs
+
+    def _prepare(self, shape: Shape, blocks: Sequence[Any], arrays: Sequence[Block]) -> None:
+        """Take the compiled loop for later calls, if it reads the blocks as they are."""
+        self.is_plain = False
+        loop = getattr(self.run, "loop", None)
+        same = all(b.size == a.size for b, a in zip(blocks, arrays, strict=True) if is_plain(b))
+        if isinstance(loop, FusedLoop) and shape == self.shape and same:
+            self.prepared = loop.prepared(shape, *[a.shape for a in arrays])
 
 
 def _segment(
@@ -332,7 +356,9 @@ class _GraphWriter:
         results = [self.nodes[r] for r in returned]
         checked = sorted({n for n in (*results, *self.absorbed) if self.can_be_odd(n)})
         loop = FusedLoop(self.graph, [i.dtype for i in self.inputs], results, checked)
-        return partial(in_parts, loop.run)
+        run = partial(in_parts, loop.run)
+        run.loop = loop  # type: ignore[attr-defined]
+        return run
 
     def can_be_odd(self, node: Node) -> bool:
         """Whether a value is computed, and may be infinite or no number."""

@@ -96,7 +96,7 @@ def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) 
     return xp.multiply(g, y > 0, out=out)
 
 
-has_formula("x if (x > 0.0) | (x != x) else 0.0")(relu)
+has_formula("x if (x > 0.0) | (x != x) else 0.0", replaces=4)(relu)
 has_formula("x * (full_like(x, 1.0) if y > 0.0 else 0.0)")(relu_gradient)
 relu.vjp(lambda g, out, x: relu_gradient(g, out))
 relu_gradient.vjp(
