@@ -210,8 +210,11 @@ class FusedFunction:
 
     run: computes all elements, see `FusedLoop.run`. registers: whose values the function takes.
     inputs: what `run` takes of them. shape, dtypes: of each block that it makes. run_one_by_one:
-    the function of its instructions.
+    the function of its instructions. nbytes: that its instructions read and write one by one, and
+    that it reads and writes.
     """
+
+    nbytes = 0, 0
 
     def __init__(
         self,
@@ -302,10 +305,17 @@ def _segment(
     one_by_one = program(instructions, registers, returned)
     run = written.finished(returned)
     segment = FusedFunction(run, registers, written.inputs, shape, dtypes, one_by_one)
+    apart = [r for k in instructions for r in (*k.inputs, *k.outputs)]
+    segment.nbytes = _nbytes(apart, values), _nbytes([*registers, *returned], values)
     return Instruction(
         "fused", segment, tuple(registers), tuple(returned), True, line=instructions[0].line,
         fused=tuple(instructions),
     )  # fmt: skip
+
+
+def _nbytes(registers: Sequence[int], values: Sequence[Any]) -> int:
+    """The bytes of the blocks of some registers."""
+    return sum(getattr(b, "nbytes", 0) for r in registers for b in blocks_of(values[r]))
 
 
 def _shape(value: Any) -> Shape:

@@ -62,7 +62,10 @@ class Program:
         if takes_list:
             lines = [f"[{', '.join(map(name, self.inputs))}] = values", "values.clear()"]
         for at, k in enumerate(instructions):
-            lines += [f"# {name(f.outputs[0])} = {_shown(f, name)}" for f in k.fused]
+            if k.fused:
+                apart, together = k.function.nbytes  # type: ignore[attr-defined]
+                lines.append(f"# one loop, of {together:,} bytes read and written, not {apart:,}:")
+                lines += [f"# {name(f.outputs[0])} = {_shown(f, name)}" for f in k.fused]
             lines.append(self._line(k, at, name, namespace, alone))
             self.at_line[len(lines) + 1] = k
             if at in ends:

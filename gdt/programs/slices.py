@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gdt.backend import threads
 from gdt.engine.source import Names, define
 from gdt.fusion.loop import nest_of
@@ -61,7 +63,7 @@ class Slices:
         self.values = values
         self.inputs: list[LoopInput] = []
         self._calls: list[ElementCall] = []
-        self._made: set[int] = set()
+        self._made: dict[int, str] = {}  # the registers of outputs, with their dtypes
 
     def write(self, call: ElementCall) -> bool:
         """Add a call."""
@@ -69,7 +71,7 @@ class Slices:
             if isinstance(argument, Argument) and argument.register not in self._made:
                 key = LoopInput(*argument, "f8")  # as which Python's numbers are
                 self.inputs += [] if key in self.inputs else [key]
-        self._made.add(call.output)
+        self._made[call.output] = call.dtype
         self._calls.append(call)
         return True
 
@@ -86,11 +88,16 @@ class Slices:
         for n, call in enumerate(self._calls):
             function = names.add(call.instruction.name, call.run)
             arguments = [self._source(a, names) for a in call.arguments]
+            ends = [r for r in self._made if last.get(r) == n and r not in returned]
+            is_returned = call.output in returned
+            if isinstance(call.run, np.ufunc):
+                alike = [f"r{r}" for r in ends if self._made[r] == call.dtype]
+                into = [f"outs[{returned.index(call.output)}]"] if is_returned else alike[:1]
+                arguments += [f"out={place}" for place in into]
             lines.append(f"r{call.output} = {function}({', '.join(arguments)})")
-            if call.output in returned:
+            if is_returned and not isinstance(call.run, np.ufunc):
                 lines.append(f"outs[{returned.index(call.output)}][...] = r{call.output}")
-            over = [f"r{r}" for r in self._made if last.get(r) == n and r not in returned]
-            lines += [f"del {', '.join(over)}"] if over else []
+            lines += [f"del {', '.join(f'r{r}' for r in ends)}"] if ends else []
         return partial(_sliced, define("run(xs, outs)", lines, names))
 
     def _source(self, argument: Any, names: Names) -> str:
@@ -101,8 +108,9 @@ class Slices:
         return f"xs[{self.inputs.index(LoopInput(*argument, 'f8'))}]"
 
 
-SLICE = 1 << 14
-"""The elements of a slice: a dozen of them stay in the cache of a core."""
+SLICE = 1 << 15
+"""The elements of a slice, of which several stay in the cache of a core; measured from 2 ** 13 to
+2 ** 16."""
 
 
 def _sliced(
