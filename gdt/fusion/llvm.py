@@ -4,10 +4,12 @@ A loop is one function of C, `int loop(PyArrayObject *block, ..., const int64_t 
 three nested axes, of which the last lies in memory without gaps: `numbers` are the three lengths,
 and for each block its steps in bytes along the first two. A block of one element along the last
 axis is read once for each row. The text says what is computed for one element; LLVM makes vectors
-of it. The machine code is kept on disk by its text and the processor.
+of it. Machine code is kept on disk, in a file whose name is a hash of the text, the version of LLVM
+and the processor with its features.
 
-Arrays are passed as objects, since to ask one for its address takes as long as a thousand elements:
-the address is the first field behind the header of an object (NumPy's C API, PyArrayObject).
+Arrays are passed as objects, since asking an array for its address takes as long as computing a
+thousand elements: the address is the first field after the header of the object (`PyArrayObject` of
+NumPy's C API).
 """
 
 from __future__ import annotations
@@ -336,9 +338,12 @@ def _used(graph: ElementGraph, outputs: Sequence[Node]) -> list[Node]:
 # ---------------------------------------------------------------- machine code
 
 Function = Callable[..., int]
+DIGEST_SIZE = hashlib.sha256().digest_size
 
 _LOCK = threading.Lock()
-_COMPILED: dict[str, tuple[Any, Function]] = {}  # with what keeps the machine code alive
+# Engines keep the machine code alive. They are never dropped: each would free the target machine,
+# which all share.
+_COMPILED: dict[str, tuple[Any, Function]] = {}
 
 
 def compiled(text: str, count: int) -> Function:
@@ -353,23 +358,23 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
     import llvmlite.binding as llvm  # noqa: PLC0415
 
     machine, _ = _target()
-    described = f"{llvm.llvm_version_info} {llvm.get_host_cpu_name()} {text}"
+    # A virtual machine may lack features of the processor that it names, and share the folder.
+    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    described = f"{llvm.llvm_version_info} {processor} {text}"
     path = _folder() / f"{hashlib.sha256(described.encode()).hexdigest()}.o"
-    stored = None
-    with suppress(OSError):
-        stored = path.read_bytes()
-    if stored is None:
+    code = _stored(path)
+    if code is None:
         module = llvm.parse_assembly(text)
         module.verify()
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         options.loop_vectorization = True
         passes = llvm.create_pass_builder(machine, options)
         passes.getModulePassManager().run(module, passes)
-        stored = machine.emit_object(module)
-        with suppress(OSError):
-            _keep(path, stored)
+        code = machine.emit_object(module)
+        with suppress(OSError):  # a folder that cannot be written: compiled anew in each process
+            _store(path, code)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(stored))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     blocks = (ctypes.py_object,) * count
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *blocks, ctypes.c_void_p)
@@ -382,9 +387,20 @@ def _folder() -> Path:
     return Path(cache_folder) / "gdt" / "loops"
 
 
-def _keep(path: Path, stored: bytes) -> None:
-    """Write a file at once, so that no other process reads a half of it."""
+def _stored(path: Path) -> bytes | None:
+    """The machine code in a file; None if there is no file, or if it is damaged: LLVM crashes on
+    machine code that is incomplete."""
+    with suppress(OSError):
+        content = path.read_bytes()
+        digest, code = content[:DIGEST_SIZE], content[DIGEST_SIZE:]
+        if hashlib.sha256(code).digest() == digest:
+            return code
+    return None
+
+
+def _store(path: Path, code: bytes) -> None:
+    """Write machine code after its digest, in one step: no other process reads half of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(stored)
+        file.write(hashlib.sha256(code).digest() + code)
     os.replace(file.name, path)

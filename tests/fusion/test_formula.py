@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -92,3 +94,13 @@ def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
     assert loop.is_tolerant
     block[8] = 0
     assert loop.run((100,), [block], [out])
+
+
+@pytest.mark.parametrize("left", [0, 20, 40])
+def test_machine_code_that_is_damaged_on_disk_is_not_loaded(left: int, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "loop.o"
+    llvm._store(path, b"machine code")
+    assert llvm._stored(path) == b"machine code"
+    assert [*path.parent.iterdir()] == [path]
+    path.write_bytes(path.read_bytes()[:left])
+    assert llvm._stored(path) is None
