@@ -51,7 +51,8 @@ def checked(function: F, name: str = "", *, eager: bool = False) -> F:
     Traceback (most recent call last):
     gdt.errors.ArgumentError: diagonal: offset is 'one', not int
     """
-    name = name or function.__name__.rstrip("_")
+    own = function.__name__
+    name = name or (own if own.startswith("__") else own.rstrip("_"))
     run = compared_first(function, name) if eager else function
 
     @functools.wraps(function)

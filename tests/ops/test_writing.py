@@ -222,7 +222,7 @@ def test_recorded_steps_write_to_their_own_arrays_and_to_those_that_are_state() 
 ERRORS = [
     (IndexError, lambda x: x.__setitem__(10, 1), "index 10 is out of range"),
     (ValueError, lambda x: x.__setitem__(slice(2), [1, 2, 3]), "does not broadcast"),
-    (TypeError, lambda x: x.__setitem__(0, "s"), "value is a str"),
+    (TypeError, lambda x: x.__setitem__(0, "s"), "^__setitem__: value is a str"),
     (TypeError, lambda x: x.__setitem__(0, 1j), "cannot be an element"),
     (TypeError, lambda x: x.astype("int64").at[0].add(1.5), "cannot be combined"),
     (TypeError, lambda x: x.astype("int64").at[0].divide(2), "quotient"),
