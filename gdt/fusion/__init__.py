@@ -11,7 +11,7 @@ compiled when it first runs, in 10 to 100 ms, and kept on disk in `~/.cache/gdt/
 run on slices of the blocks (`gdt.programs.slices`).
 
 **Bits.** A formula of + - * /, sqrt, comparisons and choices has the bits of NumPy's functions. The
-elementary functions of float32 (`elementary`: exp, log, tanh, erf, sin, powers and so on) have not;
+elementary functions (`elementary`: exp, log, tanh, erf, sin, powers and so on) have not;
 they are within 2 units in the last place. So the op itself runs them as a loop (`loop.CompiledOp`)
 wherever a block has enough elements, and a recorded step has the bits of the step as written.
 

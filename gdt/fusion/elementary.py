@@ -1,8 +1,8 @@
-"""Elementary functions of float32 as formulas, which LLVM turns into vectors.
+"""Elementary functions as formulas, which LLVM turns into vectors.
 
 Each reduces its argument to a short interval, evaluates a polynomial there and undoes the
 reduction, without a branch; the error is below 2 units in the last place, which
-`tests/fusion/test_elementary.py` shows beside float64. The polynomials are minimax fits by Lawson's
+`tests/fusion/test_elementary.py` shows. The polynomials of float32 are minimax fits by Lawson's
 algorithm (1961) of what is said beside them, weighted with the relative error of the result, their
 coefficients rounded to float32 one after the other. The reductions are those of Cody and Waite
 (Software Manual for the Elementary Functions, 1980); erf's two intervals are those of N. Juffa.
@@ -10,6 +10,7 @@ coefficients rounded to float32 one after the other. The reductions are those of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gdt.fusion.formula import FORMULAS
@@ -220,6 +221,104 @@ e = exp(-abs(x))
 (1.0 if x >= 0.0 else e) / (e + 1.0)
 """
 FORMULAS["softplus"] = "log1p(exp(-abs(x))) + (x if x > 0.0 else 0.0)"
+
+# ---------------------------------------------------------------- float64
+
+# As above, with the series of Taylor, which are short enough on these intervals.
+SHIFT_64, SHIFT_64_BITS = 6755399441055744.0, 0x4338000000000000
+LN2_HIGH_64, LN2_LOW_64 = 0.6931471803691238, 1.9082149292705877e-10  # the first has 33 bits
+EXP_64 = polynomial("r", [1 / math.factorial(n) for n in range(2, 14)])  # as EXP above
+EXPM1_64 = polynomial("r", [1 / math.factorial(n) for n in range(2, 18)])  # up to 0.6
+REDUCED_64 = f"""
+shifted = fma(x, 1.4426950408889634, {SHIFT_64})
+m = shifted - {SHIFT_64}
+r = fma(m, -{LN2_LOW_64}, fma(m, -{LN2_HIGH_64}, x))
+"""
+# 2 ** x of a whole x, whose low bits become the exponent.
+FORMULAS["two_to f8"] = f"number((bits(x + {SHIFT_64}) + 1023) << 52)"
+FORMULAS["exp f8"] = f"""
+x = -746.0 if x < -746.0 else x
+x = 710.0 if x > 710.0 else x
+{REDUCED_64}
+half = rint(m * 0.5)
+fma({EXP_64} * r, r, r + 1.0) * two_to(half) * two_to(m - half)
+"""
+FORMULAS["expm1 f8"] = f"""
+is_tiny = abs(x) < 1e-160
+tiny = x
+x = -38.0 if x < -38.0 else x
+x = 710.0 if x > 710.0 else x
+shifted = fma(x, 1.4426950408889634, {SHIFT_64})
+m = 0.0 if abs(x) < 0.6 else shifted - {SHIFT_64}
+r = fma(m, -{LN2_LOW_64}, fma(m, -{LN2_HIGH_64}, x))
+scale = two_to(m - 1.0)
+tiny if is_tiny else fma(scale, fma({EXPM1_64} * r, r, r), scale - 0.5) * 2.0
+"""
+ROOT_HALF_64_BITS = 0x3FE6A09E667F3BCD
+ONE_BITS, FRACTION_BITS, EXPONENT_BITS = 0x3FF0000000000000, 0xFFFFFFFFFFFFF, 0x4330000000000000
+# (2 * atanh(s) - 2 * s) / s of w = s * s
+ATANH = polynomial("w", [2 / (2 * n + 1) for n in range(1, 12)])
+FORMULAS["log_and_error f8"] = f"""
+is_small = x < 2.2250738585072014e-308
+i = bits(x * 18014398509481984.0 if is_small else x) + {ONE_BITS - ROOT_HALF_64_BITS}
+e = number((i >> 52) | {EXPONENT_BITS}) - 4503599627371519.0
+e = e - 54.0 if is_small else e
+f = number((i & {FRACTION_BITS}) + {ROOT_HALF_64_BITS}) - 1.0
+s = f / (f + 2.0)
+w = s * s
+half = 0.5 * f * f
+tail = fma(s, fma({ATANH}, w, half), fma(e, {LN2_LOW_64}, y)) - half
+fma(e, {LN2_HIGH_64}, f + tail)
+"""
+FORMULAS["log1p f8"] = """
+u = x + 1.0
+error = (x - (u - 1.0)) / u
+y = log_or_special(u, log_and_error(u, error))
+x if abs(x) < 1e-16 else y
+"""
+# (tanh(a) / a - 1) / z of z = a * a
+TANH_64 = polynomial(
+    "z",
+    [-1 / 3, 2 / 15, -17 / 315, 62 / 2835, -1382 / 155925, 21844 / 6081075, -929569 / 638512875,
+     6404582 / 10854718875, -443861162 / 1856156927625, 18888466084 / 194896477400625,
+     -113927491862 / 2900518163668125],
+)  # fmt: skip
+FORMULAS["tanh f8"] = f"""
+a = abs(x)
+z = a * a
+t = expm1(a + a)
+far = t / (t + 2.0) if a < 1.0 else 1.0 - 2.0 / (t + 2.0)
+copysign(fma({TANH_64} * z, a, a) if a < 0.25 else far, x)
+"""
+FARTHEST_64 = 1e6
+SINE_64 = polynomial("z", [(-1) ** n / math.factorial(2 * n + 1) for n in range(1, 10)])
+COSINE_64 = polynomial("z", [(-1) ** n / math.factorial(2 * n) for n in range(2, 11)])
+TURNED_64 = f"""
+shifted = fma(x, 0.6366197723675814, {SHIFT_64})
+n = bits(shifted)
+m = shifted - {SHIFT_64}
+r = fma(m, -1.5707963267948966, x)
+r = fma(m, -6.123233995736766e-17, r)
+r = fma(m, 1.4973849048591698e-33, r)
+z = r * r
+sine = fma({SINE_64} * z, r, r)
+half = 0.5 * z
+w = 1.0 - half
+cosine = w + fma({COSINE_64}, z * z, (1.0 - w) - half)
+"""
+FORMULAS["sin f8"] = f"""
+{TURNED_64}
+y = cosine if (n & 1) == 1 else sine
+y = -y if (n & 2) == 2 else y
+y = x if abs(x) < 1e-8 else y
+y if abs(x) <= {FARTHEST_64} else nan
+"""
+FORMULAS["cos f8"] = f"""
+{TURNED_64}
+y = sine if (n & 1) == 1 else cosine
+y = -y if ((n + 1) & 2) == 2 else y
+y if abs(x) <= {FARTHEST_64} else nan
+"""
 
 ELEMENTARY = frozenset({"exp", "log", "log1p", "tanh", "sin", "cos"})
 """The names of those that NumPy has as ufuncs of one operand."""

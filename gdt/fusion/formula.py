@@ -46,7 +46,7 @@ CONVERSIONS = {
 }  # fmt: skip
 
 FORMULAS: dict[str, str] = {}
-"""The formulas that others may name."""
+"""The formulas that others may name; `exp f8` is the one for float64, if that is another."""
 
 
 class ElementGraph:
@@ -172,9 +172,11 @@ class _FormulaWriter:
             dtype = CONVERSIONS[name][self.graph.dtypes[values[0]]]
             operation = "cast" if name in ("real", "wide", "narrow") else name
             return self.graph.add(operation, dtype, *values)
-        if name not in FORMULAS:
+        own = f"{name} {self.graph.dtypes[values[0]]}"
+        formula = FORMULAS.get(own) or FORMULAS.get(name)
+        if formula is None:
             raise ValueError(f"no formula is called {name}")
-        return self.graph.write(FORMULAS[name], **dict(zip("xyz", values, strict=False)))
+        return self.graph.write(formula, **dict(zip("xyz", values, strict=False)))
 
     def _together(self, *parts: ast.expr) -> list[Node]:
         """The values of operands of one dtype."""

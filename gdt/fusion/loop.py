@@ -251,7 +251,7 @@ class CompiledOp:
             odd = ~np.isfinite(result)
             for b in blocks:
                 odd &= np.isfinite(b)
-            xs = [np.broadcast_to(np.asarray(x, np.float32), shape)[odd] for x in operands]
+            xs = [np.broadcast_to(np.asarray(x, loop.result), shape)[odd] for x in operands]
             result[odd] = self.body(*xs)
         if len(operands) == 1 and threads.count_for(result.size) < 2:
             self._shape, self._dtype = operands[0].shape, loop.result

@@ -93,24 +93,27 @@ def float_dtypes(operands: Sequence[Kind], result: str | None) -> Sequence[str] 
 
 
 def has_formula(
-    text: str | Callable[..., str], dtypes: Dtypes = float_dtypes, *, replaces: int = 0
+    text: str | Callable[..., str],
+    dtypes: Dtypes = float_dtypes,
+    *,
+    replaces: int = 0,
+    is_exact: bool = True,
 ) -> Callable[[T], T]:
-    """Declare the formula of an op, which has the bits of the body: a decorator of body or op.
+    """Declare the formula of an op: a decorator of body or op.
 
     text: the formula, or a function of the statics that makes it. replaces: 0 if the body always
         runs by itself; else a loop takes its place on the host, on blocks of at least so many
-        times `SMALLEST_OP` elements.
+        times `SMALLEST_OP` elements. is_exact: whether the formula has the bits of the body.
     """
 
     def declare(op: T) -> T:
         def find(**static: Any) -> OpFormula:
             written = text(**static) if callable(text) else text
-            is_exact = dtypes is not _float32
             return OpFormula(written, dtypes, is_exact=is_exact, fewest=replaces)
 
         declaration = getattr(op, "declaration", None)
         attributes = vars(op if declaration is None else declaration.body)
-        if dtypes is not _float32:
+        if is_exact:
             attributes["formula"] = find
         if replaces:
             attributes["replacement"] = find
@@ -119,12 +122,22 @@ def has_formula(
     return declare
 
 
-def has_float32_formula(text: str | Callable[..., str]) -> Callable[[T], T]:
-    """Declare a formula of float32 that takes the place of an op's body on large blocks of the
-    host, since elementary functions of loops are faster than NumPy's; see `has_formula`."""
-    return has_formula(text, _float32, replaces=1)
+def has_close_formula(
+    text: str | Callable[..., str], dtypes: Sequence[str] = ("f4", "f8")
+) -> Callable[[T], T]:
+    """Declare a formula that takes the place of an op's body on large blocks of the host and is
+    close to it, since elementary functions of loops are faster than NumPy's; see `has_formula`.
+
+    dtypes: for which there is a formula of each function that the formula names.
+    """
+
+    def own(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
+        found = same_dtypes(operands, result)
+        return found if found and found[0] in dtypes and _are_floats(operands, found[0]) else None
+
+    return has_formula(text, own, replaces=1, is_exact=False)
 
 
-def _float32(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
-    dtypes = same_dtypes(operands, result)
-    return dtypes if dtypes and {*dtypes} == {"f4"} else None
+def _are_floats(operands: Sequence[Kind], dtype: str) -> bool:
+    """Whether all operands are of this dtype, or numbers: NumPy would widen others first."""
+    return all(not isinstance(k, np.dtype) or code_of(k) == dtype for k in operands)

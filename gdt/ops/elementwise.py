@@ -24,7 +24,7 @@ from gdt.engine.plan import Memory
 from gdt.engine.ufunc import Binary, Unary, ufunc
 from gdt.errors import DtypeError, error
 from gdt.fusion.elementary import ELEMENTARY
-from gdt.fusion.op_formula import has_float32_formula, has_formula, same_dtypes, ufunc_formula
+from gdt.fusion.op_formula import has_close_formula, has_formula, same_dtypes, ufunc_formula
 from gdt.ops.movement import alias
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
@@ -108,7 +108,7 @@ def unary(
 
     body.__dict__["ufunc"] = function
     if function in ELEMENTARY:
-        has_float32_formula(f"{function}(x)")(body)
+        has_close_formula(f"{function}(x)")(body)
     own_body = body if of is _itself else body_of
     return ufunc(rule, linear=linear)(named(own_body, name, documented(summary, facts, calls)))
 

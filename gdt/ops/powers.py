@@ -13,7 +13,7 @@ from gdt.engine.first_run import plan_of
 from gdt.engine.plan import Memory, Plan, Shards
 from gdt.engine.ufunc import ufunc
 from gdt.errors import ArgumentError, error
-from gdt.fusion.op_formula import has_float32_formula
+from gdt.fusion.op_formula import has_close_formula
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, like, zero
 from gdt.ops.exponential import log
@@ -113,5 +113,5 @@ def _power_vjp_y(g: Any, out: Any, x: Any, y: Any) -> Any:
     return like(g * out * log(where(x == 0, 1, x)), y)
 
 
-has_float32_formula("power_or_product(x, y)")(power)
+has_close_formula("power_or_product(x, y)", ["f4"])(power)
 power.vjp(_power_vjp_x, _power_vjp_y)

@@ -12,7 +12,7 @@ import numpy as np
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
-from gdt.fusion.op_formula import has_float32_formula, has_formula
+from gdt.fusion.op_formula import has_close_formula, has_formula
 from gdt.nn.functions.activations import error_function
 from gdt.nn.functions.activations.error_function import (
     DENSITY_AT_0,
@@ -153,7 +153,7 @@ def elu(xp: Any, x: Block, /, alpha: float = 1.0, *, out: Memory | None = None) 
     return y
 
 
-has_float32_formula(
+has_close_formula(
     lambda alpha=1.0: f"expm1(0.0 if x > 0.0 else x) * {float(alpha)!r} + (x if x > 0.0 else 0.0)"
 )(elu)
 elu.vjp(lambda g, out, x, alpha=1.0: g * where(x > 0, 1.0, out + alpha))
@@ -195,7 +195,7 @@ def sigmoid_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = Non
     return xp.multiply(g, out, out=out)
 
 
-has_float32_formula("sigmoid(x)")(sigmoid)
+has_close_formula("sigmoid(x)")(sigmoid)
 has_formula("x * (y * (1.0 - y))")(sigmoid_gradient)
 sigmoid.vjp(lambda g, out, x: sigmoid_gradient(g, out))
 sigmoid_gradient.vjp(
@@ -224,7 +224,7 @@ def softplus(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     return out
 
 
-has_float32_formula("softplus(x)")(softplus)
+has_close_formula("softplus(x)")(softplus)
 softplus.vjp(lambda g, out, x: g * sigmoid(x))
 
 
@@ -260,8 +260,8 @@ def _silu_slope_vjp(g: Any, out: Any, x: Any) -> Any:
     return g * sigmoid_gradient(2 + x * (1 - 2 * s), s)
 
 
-has_float32_formula("x * sigmoid(x)")(silu)
-has_float32_formula("""
+has_close_formula("x * sigmoid(x)")(silu)
+has_close_formula("""
 s = sigmoid(x)
 far = 1e4 if x > 1e4 else (-1e4 if x < -1e4 else x)
 ((1.0 - s) * far + 1.0) * s
@@ -286,7 +286,7 @@ def erf(xp: Any, x: Block, /) -> Block:
     return error_function.erf(xp, _floating(xp, x))
 
 
-has_float32_formula("erf(x)")(erf)
+has_close_formula("erf(x)", ["f4"])(erf)
 erf.vjp(lambda g, out, x: g * exp(-square(x)) * (2 / math.sqrt(math.pi)))
 
 
@@ -376,7 +376,9 @@ def _gelu_formula(approximate: bool = False) -> str:
     return f"(erf(x * {ROOT_HALF}) + 1.0) * 0.5 * x"
 
 
-has_float32_formula(_gelu_formula)(gelu)
-has_float32_formula(lambda approximate=False: TANH_SLOPE if approximate else ERF_SLOPE)(gelu_slope)
+has_close_formula(_gelu_formula, ["f4"])(gelu)
+has_close_formula(lambda approximate=False: TANH_SLOPE if approximate else ERF_SLOPE, ["f4"])(
+    gelu_slope
+)
 gelu.vjp(lambda g, out, x, approximate=False: g * gelu_slope(x, approximate=bool(approximate)))
 gelu_slope.vjp(_gelu_slope_vjp)
