@@ -253,7 +253,7 @@ class CompiledOp:
                 odd &= np.isfinite(b)
             xs = [np.broadcast_to(np.asarray(x, loop.result), shape)[odd] for x in operands]
             result[odd] = self.body(*xs)
-        if len(operands) == 1 and threads.count_for(result.size) < 2:
+        if len(operands) == 1 and result.size < 2 * threads.SMALLEST:  # which one thread computes
             self._shape, self._dtype = operands[0].shape, loop.result
             self._prepared = loop.prepared(shape, shape)
         return result

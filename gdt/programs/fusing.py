@@ -269,7 +269,7 @@ class FusedFunction:
         targets = outs if order is None else [o.transpose(order) for o in outs]
         if self.run(nested, arrays, targets):
             return None
-        if self.is_plain and threads.count_for(math.prod(self.shape)) < 2:
+        if self.is_plain and math.prod(self.shape) < 2 * threads.SMALLEST:  # for one thread
             self._prepare(nested, blocks, arrays)
         return outs
 
