@@ -1,5 +1,5 @@
-"""median, quantile, percentile, and the same of what is no NaN: elements by their place in
-ascending order, and numbers between them."""
+"""median, quantile, percentile, and the same without NaN: elements by their place in ascending
+order, and numbers between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from gdt.arguments import same_arguments
+from gdt.arguments import same_arguments, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
@@ -19,16 +19,17 @@ from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
 from gdt.functions.averages import weights_along
 from gdt.functions.nan_functions import nanmean
+from gdt.observe import is_recorded
 from gdt.ops import comparison
 from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.axes import Axis, distinct_axes
 from gdt.ops.blocks.host_values import warn_where
-from gdt.ops.comparison import equal, isnan, maximum, minimum, where
+from gdt.ops.comparison import equal, isfinite, isnan, maximum, minimum, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
 from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.rearranging import moveaxis
-from gdt.ops.reductions import mean, sum_
+from gdt.ops.reductions import any_, mean, sum_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.sorting import argsort, sort
@@ -36,23 +37,26 @@ from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
 
-# The q-quantile of n elements lies among them, counted from 0, at (n - 1) * q; or (Hyndman and Fan
-# 1996) at n * q + alpha + q * (1 - alpha - beta) - 1; or at n * q - 1, from which it steps.
+# Where the q-quantile of n elements in order lies, counted from 0: by rank at (n - 1) * q;
+# continuous at n * q + alpha + q * (1 - alpha - beta) - 1 (Hyndman and Fan 1996); by steps at
+# n * q - 1, rounded to an element (or halfway between two).
 BY_RANK = ("linear", "lower", "higher", "nearest", "midpoint")
-CONTINUOUS = {
+CONTINUOUS = {  # alpha and beta
     "interpolated_inverted_cdf": (0.0, 1.0), "hazen": (0.5, 0.5), "weibull": (0.0, 0.0),
     "median_unbiased": (1 / 3, 1 / 3), "normal_unbiased": (3 / 8, 3 / 8),
 }  # fmt: skip
 STEPS = ("inverted_cdf", "averaged_inverted_cdf", "closest_observation")
 METHODS = (*BY_RANK, *CONTINUOUS, *STEPS)
-CHOOSING = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")  # an element
+# The methods whose result is an element.
+CHOOSING = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
 
 
 def _neighbours(last: Any, q: float, method: str) -> tuple[Any, Any, Any]:
-    """The places of the two elements, in order, between which the q-quantile lies, and the weight
-    of the second.
+    """The places of the two elements between which the q-quantile lies, and the weight of the
+    second.
 
-    last: the place of the last element, of the host or distributed, as the results are; int64.
+    last: the place of the last element, int64: a number of NumPy's, or a distributed array of one
+    for each quantile. The results are of the same kind.
     """
     if method in BY_RANK:
         at = last * q
@@ -84,20 +88,20 @@ def _neighbours(last: Any, q: float, method: str) -> tuple[Any, Any, Any]:
 
 
 def _is_of_nothing(x: DistributedArray, axis: Axis) -> bool:
-    """Whether there are no elements along the axes."""
+    """Whether quantiles along the axes have no elements."""
     return not all(x.shape[a] for a in distinct_axes(x.type, axis))
 
 
 def _nonempty_axes(x: DistributedArray, axis: Axis) -> tuple[int, ...]:
-    """The axes counted from the front; IndexRangeError where there is no element along them."""
+    """The axes in ascending order; IndexRangeError where quantiles along them have no elements."""
     if _is_of_nothing(x, axis):
         raise error(IndexRangeError, "there is no element", operands={"x": x.type})
     return tuple(sorted(distinct_axes(x.type, axis)))
 
 
 def _in_front(x: DistributedArray, axes: Sequence[int], *, keeps_dtype: bool) -> DistributedArray:
-    """The operand with the axes in question as the first one; as floating-point numbers, unless an
-    element keeps its dtype."""
+    """The operand with the axes as one, which is the first; as floating-point numbers unless
+    `keeps_dtype`."""
     x = x.resolve()
     if kind_of(x.dtype) != "f" and not keeps_dtype:
         x = astype(x, float)
@@ -108,24 +112,77 @@ def _in_front(x: DistributedArray, axes: Sequence[int], *, keeps_dtype: bool) ->
 
 
 def _checked_q(q: Any, most: float) -> np.ndarray:
+    """`q` as an array of the host; ArgumentError unless all its numbers are from 0 to `most`."""
     array = np.asarray(q.numpy() if isinstance(q, DistributedArray) else q)
-    if not ((array >= 0) & (array <= most)).all():
-        problem = f"q is made of numbers of 0 to {most:g}, not {q!r}"
-        raise error(ArgumentError, problem)
+    if array.dtype.kind not in "biuf" or not ((array >= 0) & (array <= most)).all():
+        problem, remedy = f"q is {shown_value(q)}", f"Its numbers are from 0 to {most:g}."
+        raise error(ArgumentError, problem, remedy=remedy)
     return array
 
 
+def _checked_method(
+    name: str,
+    x: DistributedArray,
+    method: str,
+    levels: np.ndarray,
+    most: float,
+    *,
+    has_weights: bool,
+) -> str:
+    """The method that computes the quantiles; ArgumentError or DtypeError for one that does not
+    fit."""
+    if method not in METHODS:
+        remedy = f"It is one of {', '.join(METHODS)}."
+        raise error(ArgumentError, name, f"method is {method!r}", remedy=remedy)
+    if has_weights and method != "inverted_cdf":
+        problem = f"weights go with the method 'inverted_cdf' alone, not with {method!r}"
+        raise error(ArgumentError, name, problem)
+    if method == "linear" and most == 1 and levels.dtype.kind in "biu":
+        return "lower"  # q is 0 or 1: an element, which keeps its dtype
+    if x.dtype.kind == "b" and x.size and method not in CHOOSING:
+        problem, remedy = "nothing lies between bools", f"Use one of {', '.join(CHOOSING)}."
+        raise error(DtypeError, name, problem, operands={"x": x.type}, remedy=remedy)
+    return method
+
+
+def _check_weights(
+    name: str,
+    x: DistributedArray,
+    weights: DistributedArray,
+    axes: Sequence[int],
+    *,
+    numbers_only: bool,
+) -> None:
+    """Raise ArgumentError for weights by which no element can be chosen, after reading one truth
+    value; a recorded step, which cannot read one, is not checked."""
+    if is_recorded():
+        return
+    is_number = equal(x, x)  # the weights of NaN count unless these are left out
+    total = sum_(where(is_number, weights, 0) if numbers_only else weights, axis=axes)
+    is_usable = (total > 0) & isfinite(total)
+    if numbers_only:
+        is_usable = is_usable | ~any_(is_number, axis=axes)
+    if bool(any_(weights < 0) | any_(~is_usable)):
+        raise error(
+            ArgumentError,
+            name,
+            "weights are negative, infinite or NaN, or those of a quantile add up to 0",
+            operands={"x": x.type, "weights": weights.type},
+        )
+
+
 def _result_dtype(x: np.dtype, q: np.dtype, *, is_weak: bool) -> np.dtype:
-    """The dtype of what lies between elements of dtype `x`: a `q` that is a Python number leaves
-    that of floats, as in NumPy."""
+    """The dtype of numbers between elements of dtype `x`.
+
+    is_weak: whether `q` was a Python number, which does not change the dtype of floats."""
     if is_weak and kind_of(x) == "f":
         return x
     return promoted(x, q if q.kind == "f" else np.float64)
 
 
 def _between(low: Any, high: Any, weight: Any, xp: Any = comparison) -> Any:
-    """The element at `weight`, of 0 to 1, between two: as NumPy rounds it, from the nearer one.
-    Infinite ones have no difference; they are weighed, unless their weight is 0.
+    """The number between two elements at `weight`, from 0 to 1: computed from the nearer element,
+    as NumPy rounds it. Infinite elements, which have no difference, are added with their weights.
 
     xp: the namespace of the elements: NumPy, or a module of ops.
     """
@@ -143,7 +200,7 @@ def _between(low: Any, high: Any, weight: Any, xp: Any = comparison) -> Any:
 
 
 def _between_two(low: Any, high: Any, weight: Any) -> Any:
-    """`_between` of NumPy's scalars."""
+    """`_between` of NumPy's scalars, in less time."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return _between(low, high, weight, np)
     step = high - low
@@ -151,9 +208,9 @@ def _between_two(low: Any, high: Any, weight: Any) -> Any:
 
 
 def _whole(x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype) -> DistributedArray:
-    """Quantiles of all elements along the first axis, one after the other; NaN where one is NaN.
+    """Quantiles along the first axis, (len(q), ...); NaN where an element is NaN.
 
-    dtype: that of values between two elements."""
+    dtype: that of numbers between two elements."""
     ranks, places = _places(x.shape[0], tuple(q.tolist()), method)
     elements, results = astype(in_order(x, ranks), dtype), []
     for low, high, weight in places:
@@ -169,8 +226,8 @@ def _whole(x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype) -> 
 def _places(
     count: int, q: tuple[float, ...], method: str
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int, float], ...]]:
-    """The ranks of the elements, of `count` in order, between which quantiles lie; and for each
-    quantile the places of both among these ranks, and the weight of the second."""
+    """The ranks, among `count` elements in order, of those between which quantiles lie; and for
+    each quantile the indices of its two in these ranks, and the weight of the second."""
     neighbours = [_neighbours(np.int64(count - 1), one, method) for one in q]
     ranks = sorted({int(rank) for low, high, _ in neighbours for rank in (low, high)})
     return tuple(ranks), tuple(
@@ -181,7 +238,7 @@ def _places(
 def _of_numbers(
     x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype
 ) -> DistributedArray:
-    """Quantiles of the elements along the first axis that are no NaN; see `_whole`."""
+    """Quantiles, along the first axis, of the elements that are not NaN; see `_whole`."""
     counts = sum_(astype(equal(x, x), np.int64), axis=0, keepdims=True).resolve()
     last = maximum(counts - 1, 0)
     selected = numbers_in_order(x, tuple(q.tolist())) if method in BY_RANK else None
@@ -201,17 +258,19 @@ def _of_numbers(
 def _weighted(
     x: DistributedArray, weights: DistributedArray, q: np.ndarray, *, numbers_only: bool
 ) -> DistributedArray:
-    """The first elements along the first axis up to which there is a share `q` of the weights."""
+    """Quantiles along the first axis, (len(q), ...): the smallest element such that it and smaller
+    ones have a share of at least q of the weights."""
     order = argsort(x, axis=0)
     ordered = take_along_axis_in_range(x, order, axis=0)
     weights = take_along_axis_in_range(weights, order, axis=0)
     if numbers_only:
         weights = where(equal(ordered, ordered), weights, 0)
     sums = cumsum(weights, axis=0)
-    shares = sums / sums[-1:]
+    total = sums[-1:]
+    shares = sums / where(total > 0, total, 1)  # 0 where all are NaN
     last, results = x.shape[0] - 1, []
     for level in q:
-        # Elements without weight before the first one that has some are none.
+        # The quantile of level 0 is the first element that has a weight.
         before = (shares < level) if level else equal(shares, 0)
         place = minimum(sum_(before, axis=0, keepdims=True).resolve(), last)
         results.append(take_along_axis_in_range(ordered, place, axis=0)[0])
@@ -235,29 +294,21 @@ def _quantiles(
     most: float = 1.0,
     numbers_only: bool = False,
 ) -> DistributedArray:
-    """`gdt.quantile`, with `q` from 0 to `most`; of the elements alone that are no NaN."""
+    """`gdt.quantile` for the public function `name`.
+
+    most: the largest number of `q`. numbers_only: whether NaN are left out."""
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
         raise error(DtypeError, "complex numbers have no order", operands={"x": x.type})
-    of_numbers = numbers_only and kind_of(x.dtype) == "f"  # all others are numbers
-    if method not in METHODS:
-        remedy = f"It is one of {', '.join(METHODS)}."
-        raise error(ArgumentError, name, f"method is {method!r}", remedy=remedy)
+    of_numbers = numbers_only and kind_of(x.dtype) == "f"  # no other dtype has NaN
     levels = _checked_q(q, most)
+    method = _checked_method(name, x, method, levels, most, has_weights=weights is not None)
     if weights is not None:
-        if method != "inverted_cdf":
-            problem = f"weights go with the method 'inverted_cdf' alone, not with {method!r}"
-            raise error(ArgumentError, name, problem)
         x, weights = as_operands(name, x=x, weights=weights)
         weights = broadcast_to(astype(weights_along(name, x, weights, axis), float), x.shape)
     if numbers_only and not x.size:
         nothing = nanmean(x, axis, keepdims=keepdims)
         return broadcast_to(nothing, levels.shape + nothing.shape)
-    if method == "linear" and most == 1 and levels.dtype.kind in "biu":
-        method = "lower"  # the first or the last element, whose dtype stays
-    if x.dtype.kind == "b" and method not in CHOOSING:
-        problem, remedy = "nothing lies between bools", f"Use one of {', '.join(CHOOSING)}."
-        raise error(DtypeError, name, problem, operands={"x": x.type}, remedy=remedy)
     dtype = x.dtype
     if method not in CHOOSING:
         dtype = _result_dtype(x.dtype, levels.dtype, is_weak=type(q) in (int, float))
@@ -267,6 +318,7 @@ def _quantiles(
         tuple((listed.astype(float) / most).tolist()), levels.shape, method, dtype, bool(keepdims)
     )
     if weights is not None:
+        _check_weights(name, x, weights, axes, numbers_only=of_numbers)
         front, shares = (_in_front(a, axes, keeps_dtype=True) for a in (x, weights))
         chosen = _weighted(front, shares, np.array(how.q), numbers_only=of_numbers)
         found = how.in_shape(chosen, x, axes)
@@ -279,15 +331,19 @@ def _quantiles(
     return found
 
 
-LONG = 1 << 17  # elements of a split vector of which samples find some faster than NumPy
+LONG = 1 << 17  # elements, from which `in_order` on devices is faster than NumPy on the host
 
 
 ArrayT = TypeVar("ArrayT", DistributedArray, np.ndarray)
 
 
 class Quantiles(NamedTuple):
-    """The quantiles asked for: levels `q` of 0 to 1, one at least, a result whose first axes are
-    `shape`; the dtype of values between two elements."""
+    """The quantiles of a call.
+
+    q: their levels from 0 to 1, at least one. shape: the shape of the argument `q`, the first axes
+    of the result. dtype: that of numbers between two elements. keepdims: whether the axes of the
+    quantiles stay.
+    """
 
     q: tuple[float, ...]
     shape: tuple[int, ...]
@@ -296,7 +352,7 @@ class Quantiles(NamedTuple):
     keepdims: bool
 
     def in_shape(self, out: ArrayT, x: Any, axes: Sequence[int]) -> ArrayT:
-        """The quantiles of `x` along axes, which are listed along the first axis of `out`."""
+        """The result, of `out` (len(q), ...): quantiles of `x` along the axes."""
         if self.keepdims:
             rest: list[int] = [1 if d in axes else n for d, n in enumerate(x.shape)]
             out = out.reshape((len(self.q), *rest))
@@ -310,16 +366,18 @@ class Quantiles(NamedTuple):
 def _quantiles_of(
     x: DistributedArray, axes: tuple[int, ...], how: Quantiles, of_numbers: bool = False
 ) -> DistributedArray:
-    """Quantiles along axes, counted from the front."""
+    """Quantiles along axes, in the shape of the result."""
     front = _in_front(x, axes, keeps_dtype=how.method in CHOOSING and not of_numbers)
     run = _of_numbers if of_numbers else _whole
     return how.in_shape(run(front, np.array(how.q), how.method, how.dtype), x, axes)
 
 
 def _quantiles_in_numpy(x: np.ndarray, axes: tuple[int, ...], how: Quantiles) -> np.ndarray:
+    """`_quantiles_of` in NumPy."""
     front = x if axes == tuple(range(len(axes))) else np.moveaxis(x, axes, range(len(axes)))
     front = front.reshape(-1, *front.shape[len(axes) :])
     ranks, places = _places(front.shape[0], how.q, how.method)
+    # A NaN is sorted to the end: the last element tells whether there is one.
     ordered = np.partition(front, (*ranks, front.shape[0] - 1), axis=0)
     elements, last = ordered.take(ranks, axis=0), ordered[-1]
     if x.dtype.kind == "f" and front.ndim > 1:
@@ -362,7 +420,7 @@ def _median(
 
 
 def _complex_median(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
-    """The median of complex numbers, which are ordered by their real parts, then by the others."""
+    """The median of complex numbers, ordered by their real parts, then by the imaginary ones."""
     axes = _nonempty_axes(x, axis)
     front = _in_front(x, axes, keeps_dtype=True)
     ordered, half = sort(front, axis=0), front.shape[0] // 2
@@ -387,17 +445,19 @@ def quantile(
 ) -> DistributedArray:
     """The q-quantiles of `x` along `axis` (None: of all elements), NaN where an element is NaN.
 
-    q: numbers of 0 to 1; the axes of several are the first ones of the result. method: how to
-    choose or interpolate between elements, any of `numpy.quantile`. keepdims: whether the axes
-    stay, with length 1. weights: of the shape of `x`, or of its axis, for the method
-    "inverted_cdf". overwrite_input: accepted for NumPy's sake.
+    q: numbers from 0 to 1; an array of them gives its axes to the result, as the first ones.
+    method: how to choose an element or interpolate between two, any of `numpy.quantile`. keepdims:
+    whether the axes stay, with length 1. weights: of the shape of `x`, or of its lengths along
+    `axis`, for the method "inverted_cdf". overwrite_input: accepted as in NumPy, without effect.
 
-    A quantile between an infinite element and another one is infinite, where NumPy's is NaN. The
-    result has the dtype of `x` and `q` together, to which a Python number `q` does not count; that
-    of `x` where an element is chosen.
+    A quantile between an infinite element and a finite one is infinite, where NumPy's is NaN. The
+    result has the dtype of `x` if the method chooses an element; else that to which `x` and `q`
+    promote, where a `q` that is a Python number does not count.
 
-    Raises ArgumentError for another `q` or `method`, IndexRangeError where there is no element,
-    DtypeError for complex numbers, and for a method that interpolates between bools.
+    Raises ArgumentError for another `q` or `method`, and, after reading one truth value, for
+    weights that are negative, infinite or NaN, or add up to 0 (not in a recorded step);
+    IndexRangeError where there is no element, DtypeError for complex numbers, and for a method that
+    interpolates between bools.
 
     >>> gdt.quantile(gdt.asarray([1.0, 2.0, 3.0, 4.0]), [0.5, 1.0]).tolist()
     [2.5, 4.0]
@@ -441,8 +501,8 @@ def median(
 @writes_out
 @same_arguments(quantile)
 def nanquantile(x: Any, q: Any, *args: Any, **options: Any) -> DistributedArray:
-    """`gdt.quantile` of the elements that are no NaN; NaN, with NumPy's RuntimeWarning, where there
-    is none.
+    """`gdt.quantile` of the elements that are not NaN; NaN, with NumPy's RuntimeWarning, where all
+    are.
 
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
     2.0
@@ -471,8 +531,8 @@ def nanmedian(
     overwrite_input: bool = False,
     keepdims: bool = False,
 ) -> DistributedArray:
-    """`gdt.median` of the elements that are no NaN; NaN, with NumPy's RuntimeWarning, where there
-    is none.
+    """`gdt.median` of the elements that are not NaN; NaN, with NumPy's RuntimeWarning, where all
+    are.
 
     >>> float(gdt.nanmedian(gdt.asarray([1.0, float("nan"), 3.0])))
     2.0

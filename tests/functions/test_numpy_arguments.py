@@ -479,6 +479,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: gdt.polyfit(X, X, 1), "x is no vector of points"),
         (lambda: gdt.quantile(x, 0.5, weights=X), "weights go with the method 'inverted_cdf'"),
         (lambda: gdt.quantile(x, 0.5, 0, method="inverted_cdf", weights=X[0]), "do not fit axis 0"),
+        (lambda: gdt.quantile(x, 0.5j), "q is 0.5j"),
         (lambda: gdt.loadtxt(["1"], skip=1), "skip"),
     ):
         with pytest.raises((TypeError, ValueError, OverflowError), match=message):

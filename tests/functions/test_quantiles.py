@@ -178,3 +178,29 @@ def test_recorded_steps_take_quantiles_and_their_gradients(levels: int) -> None:
         got, expected = step(x, y), total(x, y)
         assert float(got[0]) == float(expected[0])
         assert got[1].tolist() == expected[1].tolist()
+
+
+@pytest.mark.parametrize("weights", [[1, -1, 1, 1], [0] * 4, [np.nan, 1, 1, 1], [INF, 1, 1, 1]])
+@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
+def test_weights_that_choose_no_element_are_refused(name: str, weights: list[float]) -> None:
+    mesh = gdt.create_mesh([("x", 2)])
+    values = np.array([3.0, 1.0, 2.0, 4.0])
+    options: dict[str, Any] = {"weights": np.array(weights, float), "method": "inverted_cdf"}
+    with np.errstate(invalid="ignore"), pytest.raises(ValueError, match=r"negative|NaN"):
+        getattr(np, name)(values, 0.5, **options)
+    with pytest.raises(ValueError, match=f"{name}: weights are negative, infinite or NaN, or"):
+        getattr(gdt, name)(gdt.asarray(values, layout=gdt.Layout(["x"], mesh)), 0.5, **options)
+
+
+def test_weights_of_elements_that_are_left_out_do_not_count() -> None:
+    x = gdt.asarray([[np.nan, np.nan], [1.0, np.nan]])
+    options: dict[str, Any] = {"axis": 1, "weights": np.ones((2, 2)), "method": "inverted_cdf"}
+    with pytest.warns(RuntimeWarning, match="All-NaN"):
+        medians = gdt.nanquantile(x, 0.5, **options)
+    assert np.array_equal(medians.numpy(), [np.nan, 1.0], equal_nan=True)
+
+
+def test_a_recorded_step_takes_weighted_quantiles() -> None:
+    step = gdt.function(lambda x, w: gdt.quantile(x, 0.5, weights=w, method="inverted_cdf"))
+    x, w = gdt.asarray([3.0, 1.0, 2.0]), gdt.asarray([1.0, 0.0, 0.0])
+    assert [float(step(x, w)) for _ in range(3)] == [3.0] * 3
