@@ -132,15 +132,15 @@ def assert_close(got: np.ndarray, want: np.ndarray, bound: float, what: str) -> 
     >>> gdt.testing.assert_close(np.array([1.0]), np.array([1.0 + 1e-9]), 1e-6, "sum")
     """
     if kind_of(got.dtype) not in "fc" or not bound:
-        assert np.array_equal(got, want, equal_nan=kind_of(got.dtype) in "fc"), (
-            f"{what}: got\n{got}\nexpected\n{want}"
-        )
+        if not np.array_equal(got, want, equal_nan=kind_of(got.dtype) in "fc"):
+            raise AssertionError(f"{what}: got\n{got}\nexpected\n{want}")
         return
     finite = np.abs(want[np.isfinite(want)])
     scale = max(1.0, float(finite.max(initial=0)))
     close = np.isclose(got, want, rtol=bound, atol=bound * scale, equal_nan=True)
-    count = f"{np.count_nonzero(~close)} of {close.size} elements differ"
-    assert close.all(), f"{what}: {count}; got\n{got}\nexpected\n{want}"
+    if not close.all():
+        count = f"{np.count_nonzero(~close)} of {close.size} elements differ"
+        raise AssertionError(f"{what}: {count}; got\n{got}\nexpected\n{want}")
 
 
 def assert_consistent(x: DistributedArray) -> None:
@@ -151,23 +151,25 @@ def assert_consistent(x: DistributedArray) -> None:
     >>> gdt.testing.assert_consistent(gdt.ones((3,)))
     """
     value, array_type = x.numpy(), x.type
-    assert value.shape == array_type.shape and value.dtype == array_type.dtype, (
-        f"numpy() of {array_type} is {value.dtype}{value.shape}"
-    )
-    assert len(x.blocks) == len(x.mesh.blocks), (
-        f"{len(x.blocks)} blocks on a mesh with {len(x.mesh.blocks)}"
-    )
+    if (value.shape, value.dtype) != (array_type.shape, array_type.dtype):
+        raise AssertionError(f"numpy() of {array_type} is {value.dtype}{value.shape}")
+    if len(x.blocks) != len(x.mesh.blocks):
+        raise AssertionError(f"{len(x.blocks)} blocks on a mesh with {len(x.mesh.blocks)}")
     for block in x.blocks:
-        assert block.shape == array_type.block_shape, (
-            f"a block of {array_type} is {block.shape}, not {array_type.block_shape}"
-        )
-        assert block.dtype == array_type.dtype, f"a block of {array_type} is {block.dtype}"
+        if (block.shape, block.dtype) != (array_type.block_shape, array_type.dtype):
+            want = f"{array_type.dtype}{array_type.block_shape}"
+            raise AssertionError(
+                f"a block of {array_type} is {block.dtype}{block.shape}, not {want}"
+            )
     shards = x.shards
-    assert [s.coordinate for s in shards] == x.mesh.local_coordinates()
+    coordinates = [s.coordinate for s in shards]
+    if coordinates != x.mesh.local_coordinates():
+        raise AssertionError(f"{array_type} has shards at {coordinates}")
     if any(array_type.layout.reductions):
         return
     for shard in shards:
         want = value[shard.index]
         data = backend_of(x.mesh).to_host(shard.data)
-        same = np.array_equal(data, want, equal_nan=kind_of(array_type.dtype) in "fc")
-        assert same, f"at {shard.coordinate}, {array_type} holds\n{data}\nnot\n{want}"
+        if not np.array_equal(data, want, equal_nan=kind_of(array_type.dtype) in "fc"):
+            problem = f"at {shard.coordinate}, {array_type} holds\n{data}\nnot\n{want}"
+            raise AssertionError(problem)

@@ -1,11 +1,15 @@
-"""Samples of arguments, and the oracle that checks functions on them."""
+"""Samples of arguments, and the oracle that checks functions on them.
+
+Checks raise AssertionError themselves: Python leaves out `assert` statements under `-O`.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -35,10 +39,11 @@ class Sample:
 
     args: operands as NumPy arrays or Python scalars; lists of them where the function takes lists.
     static: keyword arguments.
-    expect: a function of the same arguments on whole NumPy arrays; None compares with one device.
-    grad: whether gradients with respect to the floating-point operands are checked.
-    exact: whether results are bitwise the same in every layout.
-    warns: whether NumPy warns of the values (overflow, 1 / 0); else a warning is a failure.
+    expect: a function of the same arguments on whole NumPy arrays, whose results are expected; None
+        for those of the function itself on one device.
+    grad: whether gradients with respect to the real floating-point operands are checked.
+    exact: whether results must have the same bits in every layout.
+    warns: whether warnings of NumPy (overflow, 1 / 0) are ignored.
 
     >>> import numpy as np
     >>> sample = gdt.testing.Sample((np.ones((5, 3)), 2.0), expect=np.multiply)
@@ -67,13 +72,13 @@ class Sample:
 
 
 def _on_host(x: DistributedArray) -> list[np.ndarray]:
-    """Return copies of the blocks of an array."""
+    """Return copies of the blocks of an array, on the host."""
     return [backend_of(x.mesh).to_host(b).copy() for b in x.blocks]
 
 
 class Oracle:
-    """The results of a function on one device for one sample: values, gradients and second
-    derivatives, with which `check` compares those in other layouts.
+    """The results of a function for one sample: values, gradients and second derivatives, which
+    `check` compares with those in other layouts. one: the mesh of one device.
 
     >>> import numpy as np
     >>> sample = gdt.testing.Sample((np.array([3.0]),), expect=np.square)
@@ -102,27 +107,24 @@ class Oracle:
 
     def _on_one_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         """Return the leaves of the function's result for `arrays` on one device."""
-        operands = [distribute(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
+        operands = self._placed_on_one(arrays)
         with default_mesh(self.one):
-            return list(
-                leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
-            )
+            out = self.function(*self.sample.with_arrays(operands), **self.sample.static)
+        return list(leaves(out))
 
     @cached_property
     def bound(self) -> float:
-        """The tolerance of values."""
+        """The relative tolerance of values; 0 asks for equality."""
         arrays = [*self.sample.arrays, *(v for v in self.expected if isinstance(v, np.ndarray))]
-        return (
-            0.0
-            if self.sample.exact
-            else tolerance([a.dtype for a in arrays], max((a.size for a in arrays), default=1))
-        )
+        if self.sample.exact:
+            return 0.0
+        return tolerance([a.dtype for a in arrays], max((a.size for a in arrays), default=1))
 
     # ---- gradients
 
     @cached_property
     def precise(self) -> list[np.ndarray]:
-        """The sample's arrays, with real floating-point numbers in float64."""
+        """The sample's arrays, those of real floating-point numbers in float64."""
         return [a.astype(np.float64) if kind_of(a.dtype) == "f" else a for a in self.sample.arrays]
 
     @cached_property
@@ -152,11 +154,8 @@ class Oracle:
     def loss(self, operands: Sequence[DistributedArray]) -> DistributedArray:
         """Return the sum of the outputs times their cotangents."""
         outs = leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
-        terms = [(v * c).sum() for v, c in zip(outs, self.cotangents, strict=True) if c is not None]
-        total: DistributedArray = terms[0]
-        for t in terms[1:]:
-            total = total + t
-        return total
+        pairs = zip(outs, self.cotangents, strict=True)
+        return reduce(add, [(v * c).sum() for v, c in pairs if c is not None])
 
     def gradient(self, operands: Sequence[DistributedArray]) -> list[DistributedArray]:
         """Return the gradients of `loss` with respect to the sources."""
@@ -168,14 +167,10 @@ class Oracle:
         return gradients
 
     def slope(self, operands: Sequence[DistributedArray]) -> DistributedArray:
-        """Return the derivative of `loss` along a fixed direction, of which `curvature` is the
-        gradient."""
+        """Return the derivative of `loss` along a fixed random direction."""
         rng = np.random.default_rng(2)
-        terms = [(g * rng.uniform(0.5, 1.5, g.shape)).sum() for g in self.gradient(operands)]
-        total: DistributedArray = terms[0]
-        for t in terms[1:]:
-            total = total + t
-        return total
+        gradients = self.gradient(operands)
+        return reduce(add, [(g * rng.uniform(0.5, 1.5, g.shape)).sum() for g in gradients])
 
     def curvature(self, operands: Sequence[DistributedArray]) -> list[DistributedArray]:
         """Return the gradients of `slope` with respect to the sources."""
@@ -213,12 +208,13 @@ class Oracle:
             got = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
             # Cancellation leaves eps * |value| / step, truncation is of the order of step ** 2.
             slack = 1e-6 * max(1.0, abs(up), *(float(np.abs(g).sum()) for g in gradients))
-            assert abs(got - want) <= slack, (
-                f"{what} along a direction is {got}, finite differences give {want}"
-            )
+            if not abs(got - want) <= slack:
+                problem = f"{what} along a direction is {got}, finite differences give {want}"
+                raise AssertionError(problem)
         return gradients
 
     def _placed_on_one(self, arrays: Sequence[np.ndarray]) -> list[DistributedArray]:
+        """Return arrays on the mesh of one device."""
         return [distribute(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
 
     def _shifted(self, directions: Sequence[np.ndarray], step: float) -> list[np.ndarray]:
@@ -255,7 +251,8 @@ class Oracle:
             raise
 
     def _check_values(self, mesh: Mesh, layouts: Sequence[Layout]) -> None:
-        """Check the results in these layouts, without and with poison in the padding."""
+        """Check the results in these layouts, then again with other values in the padding, where
+        results that change have read it."""
         with default_mesh(mesh):
             operands = [placed(a, w) for a, w in zip(self.sample.arrays, layouts, strict=True)]
             with (
@@ -278,17 +275,18 @@ class Oracle:
         with observing(ViewObserver()):
             out = self.function(*self.sample.with_arrays(operands), **self.sample.static)
         outs = list(leaves(out))
-        assert len(outs) == len(self.expected), (
-            f"{len(outs)} results, expected {len(self.expected)}"
-        )
+        if len(outs) != len(self.expected):
+            raise AssertionError(f"{len(outs)} results, expected {len(self.expected)}")
         for got, expected in zip(outs, self.expected, strict=True):
             want = np.asarray(expected)
             if not isinstance(got, DistributedArray):
-                same = np.array_equal(np.asarray(got), want)
-                assert same, f"{state}got {got!r}, expected {expected!r}"
+                if not np.array_equal(np.asarray(got), want):
+                    raise AssertionError(f"{state}got {got!r}, expected {expected!r}")
                 continue
-            assert got.shape == want.shape, f"{state}shape is {got.shape}, expected {want.shape}"
-            assert got.dtype == want.dtype, f"{state}dtype is {got.dtype}, expected {want.dtype}"
+            for name in ("shape", "dtype"):
+                own, other = getattr(got, name), getattr(want, name)
+                if own != other:
+                    raise AssertionError(f"{state}{name} is {own}, expected {other}")
             assert_consistent(got)
             assert_close(got.numpy(), want, self.bound, f"{state}result {got.type}")
         for x, blocks in zip(operands, before, strict=True):
@@ -296,7 +294,8 @@ class Oracle:
                 np.array_equal(b, c, equal_nan=kind_of(b.dtype) in "fc")
                 for b, c in zip(_on_host(x), blocks, strict=True)
             )
-            assert same, f"an operand has been changed: {x.type}"
+            if not same:
+                raise AssertionError(f"an operand has been changed: {x.type}")
 
     def _check_gradients(
         self,
@@ -305,7 +304,8 @@ class Oracle:
         want: Sequence[np.ndarray],
         what: str,
     ) -> None:
-        """Raise AssertionError unless `gradient` is `want`, in the layouts of its sources."""
+        """Raise AssertionError unless `gradient`, for operands in these layouts, returns `want`,
+        each in the layout of its source."""
         operands = [placed(a, w, poison=True) for a, w in zip(self.precise, layouts, strict=True)]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -313,12 +313,8 @@ class Oracle:
         length = max(a.size for a in self.precise) * 8  # several sums follow each other
         for g, i, expected in zip(gradients, self.sources, want, strict=True):
             source = operands[i]
-            assert g.layout is source.layout.resolved, (
-                f"the {what} of {source.type} has layout {g.layout}"
-            )
-            assert g.shape == source.shape and g.dtype == source.dtype, (
-                f"the {what} of {source.type} is {g.type}"
-            )
+            if g.type is not source.type.with_layout(source.layout.resolved):
+                raise AssertionError(f"the {what} of {source.type} is {g.type}")
             assert_consistent(g)
             assert_close(
                 g.numpy(),
@@ -354,7 +350,8 @@ def check_mesh(
 ) -> None:
     """Run `check` in all layouts that the sample's arrays can have on `mesh`.
 
-    limit: the largest number of choices; of more, a sample that `seed` determines is taken.
+    limit: the largest number of choices of layouts; of more, a random sample is checked.
+    seed: of that sample.
 
     >>> import numpy as np
     >>> sample = gdt.testing.Sample((np.ones((3, 2)), 2.0), expect=np.add)

@@ -100,10 +100,11 @@ def _check_strategy(
     blocks = [a.blocks if isinstance(a, DistributedArray) else a for a in arrays]
     with np.errstate(all="ignore"):
         results = plan.run(blocks)
-    assert len(results) == len(expected), f"{len(results)} results, expected {len(expected)}"
+    if len(results) != len(expected):
+        raise AssertionError(f"{len(results)} results, expected {len(expected)}")
     for out_type, result, want in zip(plan.outs, results, expected, strict=True):
         out = DistributedArray(out_type, tuple(result))
-        same_type = out.shape == want.shape and out.dtype == want.dtype
-        assert same_type, f"{out_type} is not {want.dtype}"
+        if (out.shape, out.dtype) != (want.shape, want.dtype):
+            raise AssertionError(f"{out_type} is not {want.dtype}{want.shape}")
         assert_consistent(out)
         assert_close(out.numpy(), want, bound, f"result {out_type}")

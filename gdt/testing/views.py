@@ -24,8 +24,9 @@ class ViewObserver(Observer):
         for i, array in enumerate(args):
             if type(array) is DistributedArray and not op.declaration.is_viewed(i):
                 name = op.declaration.operand_name(i)
-                shares = any(_share_memory(array, result) for result in outs)
-                assert not shares, f"{op.name} returns a view of {name}, and does not declare it"
+                if any(_share_memory(array, result) for result in outs):
+                    problem = f"{op.name} returns a view of {name}, and does not declare it"
+                    raise AssertionError(problem)
 
 
 def _share_memory(one: DistributedArray, other: DistributedArray) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +83,20 @@ def test_the_oracle_finds(defect: str) -> None:
     function, sample, text = DEFECTS[defect]
     with pytest.raises(AssertionError, match=text):
         check_mesh(function, sample, APART)
+
+
+UNDER_O = """
+import numpy as np, gdt
+sample = gdt.testing.Sample((np.ones(3), 2.0), expect=np.add)
+gdt.testing.check_mesh(gdt.multiply, sample, gdt.create_mesh([("x", 2)]))
+"""
+
+
+def test_the_oracle_finds_without_assert_statements() -> None:
+    run = subprocess.run(
+        [sys.executable, "-O", "-c", UNDER_O], capture_output=True, text=True, check=False
+    )
+    assert "AssertionError: result float64[3]" in run.stderr
 
 
 def test_poison_is_in_the_padding_and_nowhere_else() -> None:
