@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gdt.arguments import checked
 from gdt.backend.cupy import load_cupy
@@ -41,7 +42,7 @@ class Finding(NamedTuple):
 
 
 def findings() -> list[Finding]:
-    """Return the findings about everything that gdt uses, from the machine to its libraries.
+    """Return the findings about all that gdt uses: Python and the host, CUDA's libraries, GPUs.
 
     >>> [f.name for f in gdt.debug.configuration.findings()][:3]
     ['gdt', 'Python', 'NumPy']
@@ -51,8 +52,8 @@ def findings() -> list[Finding]:
 
 @checked
 def show_config() -> None:
-    """Print the devices of this machine, their memory and links, the libraries that drive them, and
-    the command that installs each that is missing.
+    """Print the devices of this machine, their memory and links, the libraries that gdt uses, and a
+    command that installs each library that is missing.
 
     >>> gdt.show_config()  # doctest: +SKIP
     """
@@ -60,21 +61,21 @@ def show_config() -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text, remedy in findings():
-        table.add_row(name, text)
+        table.add_row(name, Text(text))  # not as markup: `gdt[cuda13]` would lose its brackets
         if remedy:
-            table.add_row("", f"[yellow]{remedy.replace('[', chr(92) + '[')}[/yellow]")
+            table.add_row("", Text(remedy, style="yellow"))
     Console().print(table)
 
 
 def _host() -> Iterator[Finding]:
-    """Yield the findings about Python, NumPy, the CPU and processes."""
+    """Yield the findings about Python and its packages, the CPU, caches and processes."""
     yield Finding("gdt", _version("gdt") or "a checkout that is not installed")
     yield Finding("Python", f"{platform.python_version()} on {platform.platform()}")
     yield Finding("NumPy", np.__version__)
     yield Finding("Compiled loops", *loops.described())
     yield Finding("CPU", f"{os.cpu_count()} cores: any number of virtual devices cpu:0, cpu:1, ...")
-    caches = f"plans, routes and programs take about {BUDGET.estimate() >> 20} of at most"
-    yield Finding("Caches", f"{caches} {BUDGET.nbytes >> 20} MiB")
+    taken, most = BUDGET.estimate() >> 20, BUDGET.nbytes >> 20
+    yield Finding("Caches", f"plans, routes and programs take about {taken} of at most {most} MiB")
     here = processes.current()
     yield Finding("Processes", f"{here.count}, of which this is number {here.index}")
     mpi, install = _version("mpi4py"), "pip install 'gdt[mpi]'"
@@ -114,8 +115,8 @@ def _cuda() -> Iterator[Finding]:
 
 
 def _version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, or None."""
-    metadata = importlib.import_module("importlib.metadata")  # an import that takes long
+    """Return the version of an installed distribution; None if it is not installed."""
+    metadata = importlib.import_module("importlib.metadata")  # takes long, and is needed here alone
     try:
         return str(metadata.version(distribution))
     except metadata.PackageNotFoundError:
@@ -123,7 +124,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _gpus() -> Iterator[Finding]:
-    """Yield a finding for each GPU, or the reason why there is none."""
+    """Yield a finding for each GPU, or one that says why none can be used."""
     count = cuda_driver.usable_gpus()
     if not count:
         yield Finding("GPUs", "none that can be used: meshes are on the CPU")

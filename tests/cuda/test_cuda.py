@@ -530,6 +530,17 @@ def test_the_configuration_names_what_is_missing(
     assert found["GPUs"].text.startswith("none that can be used")
 
 
+def test_the_configuration_shows_texts_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = configuration.Finding("GPUs", "no gdt[cuda13]", "pip install 'gdt[cuda13]'")
+    monkeypatch.setattr(configuration, "findings", lambda: [finding])
+    gdt.show_config()
+    shown = capsys.readouterr().out
+    assert "no gdt[cuda13]" in shown
+    assert "pip install 'gdt[cuda13]'" in shown
+
+
 def test_drivers_answer_through_ctypes() -> None:
     """`Driver` above stands for a library whose functions fill a number by reference."""
     number = ctypes.c_int()
