@@ -1,14 +1,14 @@
-"""Caches of plans, routes, programs and their like, which share one budget of memory.
+"""Caches of plans, routes and recorded programs, which share one budget of memory.
 
-Plans, routes, recorded programs and their like are made once for operands of given types, and found
-again by key. A program that meets ever new shapes would fill the memory with them. So every cache
-has two generations: the entries used since the last turn, and the entries used before it. As soon
-as the new entries of all caches together take half of the budget, the caches turn: the older
-generations are forgotten, and the newer ones become the older ones. An entry that is used again
-moves to the newer generation. So the least recently used entries are forgotten first, and a lookup
+A plan is made once for operands of given types, and found again by its key. A program that meets
+ever new shapes would fill the memory with plans. So every cache has two generations: the entries
+used since the last turn, and those used before it. As soon as the new entries of all caches
+together take half of the budget, the caches turn: each drops its older generation, and its newer
+generation becomes the older one. An entry that is found in the older generation moves to the newer
+one. So entries that have not been used for long are dropped first, as in an LRU cache, and a lookup
 costs no more than in a dictionary.
 
-How many bytes an entry takes is estimated by the cache that holds it.
+The bytes of an entry are an estimate, which each cache states for its entries.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ R = TypeVar("R")
 
 
 class Cache(dict[Any, V]):
-    """A dictionary whose entries are forgotten when they have not been used for long.
+    """A dictionary that drops entries which have not been used for long.
 
-    `cache.get(key)` looks in the newer generation only. `cache[key]` looks in both, and raises
-    KeyError if neither has the key.
+    `cache.get(key)` and `key in cache` look in the newer generation only. `cache[key]` looks in
+    both, and raises KeyError if neither has the key.
 
-    nbytes: an estimate of the bytes that an entry takes.
+    nbytes: an estimate of the bytes that an entry takes. older: the older generation.
     """
 
     __slots__ = ("__weakref__", "nbytes", "older")
@@ -54,19 +54,19 @@ class Cache(dict[Any, V]):
             BUDGET.add(self.nbytes)
 
     def recall(self, key: Any) -> V | None:
-        """Return the entry for `key` from either generation, or None."""
+        """Return the entry for `key` from either generation, None if neither has it."""
         try:
             return self[key]
         except KeyError:
             return None
 
     def turn(self) -> None:
-        """Forget the older generation; the newer one takes its place."""
+        """Drop the older generation; the newer one takes its place."""
         self.older = dict(self)
         super().clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all entries."""
         self.older = {}
         super().clear()
 
@@ -74,7 +74,7 @@ class Cache(dict[Any, V]):
 class Budget:
     """The memory that all caches together may take.
 
-    nbytes: the size of that memory; the caches estimate how much of it their entries take.
+    nbytes: the size of that memory. caches: all caches that exist.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -82,7 +82,7 @@ class Budget:
         self._lock, self._new_nbytes = threading.RLock(), 0  # bytes of entries since the last turn
 
     def add(self, nbytes: int) -> None:
-        """Account for a new entry; all caches turn when new entries take half of the budget."""
+        """Count a new entry of `nbytes`; all caches turn when new ones take half of the budget."""
         with self._lock:
             self._new_nbytes += nbytes
             if self._new_nbytes > self.nbytes // 2:
@@ -91,7 +91,7 @@ class Budget:
                     cache.turn()
 
     def clear(self) -> None:
-        """Forget the entries of all caches."""
+        """Drop the entries of all caches."""
         with self._lock:
             for cache in list(self.caches):
                 cache.clear()
@@ -107,12 +107,13 @@ BUDGET = Budget(64 << 20)
 KEYWORDS = object()  # stands between positional arguments and keywords in a key
 
 
-def remembered(nbytes: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Remember the results of a function by its arguments, which can be hashed.
+def memoized(nbytes: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Keep the results of a function in a cache, by its arguments: a decorator.
 
-    nbytes: an estimate of the bytes that a result takes, its arguments included.
+    nbytes: an estimate of the bytes that a result and its arguments take. Arguments must be
+    hashable; arguments that are equal, as 1 and True are, have one result.
 
-    >>> @remembered(100)
+    >>> @memoized(100)
     ... def square(x):
     ...     print("computing")
     ...     return x * x

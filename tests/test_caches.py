@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.caches import BUDGET, Cache, remembered
+from gdt.caches import BUDGET, Cache, memoized
 from gdt.engine.op import OPS, Op
 from gdt.sharding.array_type import ArrayType
 
@@ -176,7 +176,7 @@ def test_an_entry_that_is_written_again_takes_no_more_memory(
 
 
 def test_remembered_results_tell_positions_from_keywords() -> None:
-    @remembered(1)
+    @memoized(1)
     def shown(*args: object, **kwargs: object) -> str:
         return f"{args} {kwargs}"
 

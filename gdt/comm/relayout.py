@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdt.backend import backend_of
-from gdt.caches import remembered
+from gdt.caches import memoized
 from gdt.comm import local
 from gdt.comm.all_reduce import all_reduce, collectives, on_each
 from gdt.comm.notes import note_reduction
@@ -42,7 +42,7 @@ def run_transition(transition: Transition, blocks: Blocks) -> Blocks:
     return _RUN[transition.kind](transition, blocks)
 
 
-@remembered(4000)
+@memoized(4000)
 def _recut_runner(have: ArrayType, want: ArrayType, dim: int) -> RecutRunner:
     return RecutRunner(recut_of(have, want, dim))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from gdt.backend.numpy import Order, order_in_memory
-from gdt.caches import remembered
+from gdt.caches import memoized
 from gdt.engine.loops import ChosenBody
 
 
@@ -298,7 +298,7 @@ def define(
     return function
 
 
-@remembered(2000)  # most plans of other shapes have the same source
+@memoized(2000)  # most plans of other shapes have the same source
 def code_of(source: str, file: str) -> CodeType:
     """Compile source."""
     return compile(source, file, "exec")

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gdt.caches import remembered
+from gdt.caches import memoized
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
@@ -53,7 +53,7 @@ class Transition(NamedTuple):
         return {"gather": "all_gather", "recut": "exchange"}.get(self.kind, self.kind)
 
 
-@remembered(400)
+@memoized(400)
 def transition_between(
     kind: str,
     have: ArrayType,
@@ -97,7 +97,7 @@ def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int
     return missing * rows * copies * have.dtype.itemsize
 
 
-@remembered(200)
+@memoized(200)
 def _shards_along(mesh: Mesh, split_axes: Axes, axes: Axes) -> list[int]:
     """Return, for all coordinates along the mesh axes `axes`, the number of the shard of an array
     axis that the mesh axes `split_axes` cut."""
@@ -110,13 +110,13 @@ def _shards_along(mesh: Mesh, split_axes: Axes, axes: Axes) -> list[int]:
     return shards
 
 
-@remembered(1000)
+@memoized(1000)
 def recut_of(have: ArrayType, want: ArrayType, dim: int) -> Recut:
     """Return the recut of a whole array from type `have` to type `want` along `dim`."""
     return Recut([have], want, dim, [Piece(0, 0, 0, have.shape[dim])])
 
 
-@remembered(400)
+@memoized(400)
 def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
     """Return the transitions from `have` to the layout `want` on the same mesh.
 
@@ -189,10 +189,10 @@ class _Search:
                 heapq.heappush(self._queue, entry)
 
 
-_search_from = remembered(4000)(_Search)
+_search_from = memoized(4000)(_Search)
 
 
-@remembered(2000)
+@memoized(2000)
 def _transitions_from(
     array_type: ArrayType, moving: frozenset[int], spread: frozenset[int]
 ) -> tuple[Transition, ...]:

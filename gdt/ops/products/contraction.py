@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.backend.numpy import Order
-from gdt.caches import remembered
+from gdt.caches import memoized
 from gdt.cuda import launches
 from gdt.engine.blas import is_small, multiply
 from gdt.engine.declaration import FROM_ENGINE
@@ -90,7 +90,7 @@ class OutputLabels(NamedTuple):
         return self
 
 
-@remembered(1000)
+@memoized(1000)
 def arrange(
     terms: tuple[Terms, ...], left_shape: Shape, right_shape: Shape, order: Order = None
 ) -> tuple[str, ...]:
