@@ -6,8 +6,8 @@
     mesh = gdt.create_mesh([("batch", 8)])
 
 Started as `mpiexec -n 4 python train.py`, each of four processes owns two of the eight devices; the
-rest of the program is that of one process. All processes run the same lines: what moves data,
-prints an array or fetches it is called by all of them.
+rest of the program is that of one process. All processes run the same lines: each call that moves,
+prints or fetches an array is made by all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gdt.errors import DistributedError, error
 from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh
 
-# Names of (address, number of processes, index of this one): torchrun's, then JAX's.
+# Environment variables of (address, number of processes, index of this process).
 TORCH = ("MASTER_ADDR", "WORLD_SIZE", "RANK")
 JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
@@ -49,27 +49,29 @@ def initialize(
 ) -> None:
     """Connect the processes that run this program; call it once, before the first mesh is made.
 
-    The thread that calls it is the one that exchanges data from then on: collectives, fetches and
-    saves of arrays of several processes raise DistributedError in every other thread.
+    From then on only the thread that has called it exchanges data: collectives, fetches and saves
+    of arrays of several processes raise DistributedError in every other thread.
 
-    coordinator_address: `"host:port"` at which process 0 listens and that all can reach.
-    num_processes: how many processes there are. process_id: which of them this is, from 0.
-    Without these, they are those of the launcher: `mpiexec` (with the extra `gdt[mpi]`), torchrun's
-    variables `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`, or `JAX_COORDINATOR_ADDRESS`,
-    `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without any there is one process.
-    timeout: seconds to wait for other processes, here and in every later step.
+    coordinator_address: `"host:port"` at which process 0 listens and which all processes can reach.
+    num_processes: the number of processes. process_id: the index of this process, from 0.
+    Where these three are left out, the launcher gives them: `mpiexec` (with the extra `gdt[mpi]`),
+    torchrun by the variables `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`, or the user by
+    `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without any of these the
+    program is one process.
+    timeout: seconds to wait for other processes, here and in every later call.
 
-    job: a name, the same in all processes of this program. Without it they must run the same file,
-    whichever folder and arguments each has, and the same run of torchrun: processes of different
-    programs on one port refuse each other. Not told apart without it are two runs of one file, and
-    programs that are no file (`python -c`, notebooks); `mpiexec` tells its own.
+    job: a name, the same in all processes of this program; processes of different jobs refuse each
+    other when they meet on one port. Without a name, processes are of one job if they run the same
+    file, in any folder and with any arguments, in the same run of torchrun. So a name is needed to
+    tell apart two runs of one file, and programs that are no file (`python -c`, notebooks); not
+    under `mpiexec`, which connects its own processes.
 
-    The address must belong to a network that is trusted: greetings of others are refused, but a
-    process of the same program that nobody has started on purpose could take the place of one that
-    comes later.
+    The network must be trusted: processes of other jobs are refused, but whoever starts a process
+    of the same job could take the place of one that has not joined yet.
 
-    Raises DistributedError if it was called before, if a mesh exists, for arguments that do not fit
-    together, and for processes that cannot be reached. Follows `jax.distributed.initialize`.
+    Raises DistributedError if it was called before, if a mesh of several devices exists, for
+    arguments that do not fit together, and for processes that cannot be reached. Follows
+    `jax.distributed.initialize`.
 
     >>> gdt.distributed.process_count()
     1
@@ -90,6 +92,7 @@ def initialize(
 
 
 def _check_state(timeout: object, job: object) -> None:
+    """Raise DistributedError unless processes can be connected now, with these arguments."""
     if _is_initialized:
         problem, remedy = "the processes are connected already", "Call it once."
         raise error(DistributedError, problem, remedy=remedy)
@@ -109,6 +112,7 @@ def _check_state(timeout: object, job: object) -> None:
 
 
 def _over_mpi(timeout: float) -> Messages:
+    """Return the messages of the processes that `mpiexec` has started."""
     with mpi.limited(timeout):
         started = mpi.started()
         world, host = started.world, socket.gethostname()
@@ -124,6 +128,7 @@ def _over_mpi(timeout: float) -> Messages:
 
 
 def _from_environment() -> tuple[str | None, str | None, str | None]:
+    """Return the arguments of `initialize` that a launcher has set, each None if none has."""
     for names in (TORCH, JAX):
         values = [os.environ.get(name) for name in names]
         if values[1] is None and values[2] is None:
@@ -139,13 +144,15 @@ def _from_environment() -> tuple[str | None, str | None, str | None]:
 
 
 def _checked(address: object, count: object, index: object) -> tuple[tuple[str, int], int, int]:
-    """The address, the number of processes and the index of this one; an error if they are none."""
+    """Return the address as (host, port), the number of processes and the index of this process.
+
+    Raises DistributedError for values that are none of these, or do not fit together."""
     numbers = []
     for name, value, least in (("num_processes", count, 1), ("process_id", index, 0)):
-        text = value if isinstance(value, str) else str(value)
+        text = str(value)  # variables of the environment are texts
         if isinstance(value, bool) or not text.isdecimal() or int(text) < least:
-            problem = f"{name} is {value!r}; it is an integer of at least {least}"
-            raise error(DistributedError, problem)
+            problem, remedy = f"{name} is {value!r}", f"It is an integer of at least {least}."
+            raise error(DistributedError, problem, remedy=remedy)
         numbers.append(int(text))
     if numbers[1] >= numbers[0]:
         problem = f"process_id is {numbers[1]}, of {numbers[0]} processes"
@@ -160,6 +167,7 @@ def _checked(address: object, count: object, index: object) -> tuple[tuple[str, 
 
 
 def _connect(messages: Messages) -> None:
+    """Make known that this process is one of several: to meshes, collectives and Python's exit."""
     connect(messages)
     hosts = tuple(peer.host for peer in messages.peers)
     processes.announce(processes.Processes(messages.index, hosts))
@@ -168,6 +176,7 @@ def _connect(messages: Messages) -> None:
 
 
 def _transport(mesh: Mesh) -> Transport:
+    """Return what moves data between the devices of a mesh on CPUs."""
     messages = connected()
     if mesh.num_processes == 1:
         return CopyTransport(mesh)
@@ -178,17 +187,17 @@ def _transport(mesh: Mesh) -> Transport:
 
 
 def shutdown() -> None:
-    """Part from the other processes, which are told so; runs by itself when a program ends.
+    """Tell the other processes that this one leaves, and disconnect; runs when a program ends.
 
-    Meshes that were made before cannot be used after it.
+    Meshes of several processes cannot be used any more.
 
     >>> gdt.distributed.shutdown()
     """
     global _is_initialized  # noqa: PLW0603  # a fact of the process
     messages = connected()
     _is_initialized = False
-    if messages is None or messages.own.pid != os.getpid():  # a child, which was forked
-        return
+    if messages is None or messages.own.pid != os.getpid():
+        return  # in a forked child, the connections are the parent's
     atexit.unregister(shutdown)
     reason = messages.failure or getattr(sys, "last_value", None) or _failure_of_collectives()
     messages.close(f"{type(reason).__name__}: {reason}".split("\n")[0] if reason else "")
@@ -198,6 +207,7 @@ def shutdown() -> None:
 
 
 def _forked() -> None:
+    """Leave the connections to the parent, in a child that has been forked."""
     messages = connected()
     if messages is not None:
         messages.leave_to_parent()
@@ -208,8 +218,9 @@ if hasattr(os, "register_at_fork"):  # where processes can fork
 
 
 def _failure_of_collectives() -> DistributedError | None:
-    """The error of the collectives that are under way, None if they end well: other processes wait
-    for this one's part."""
+    """Wait for the collectives that are under way, to which other processes need this one's part.
+
+    Return the error of the first that fails, None if all end well."""
     try:
         wait_for_all()
     except DistributedError as failure:
@@ -218,7 +229,7 @@ def _failure_of_collectives() -> DistributedError | None:
 
 
 def is_initialized() -> bool:
-    """Whether `initialize` has run.
+    """Whether `initialize` has run, and `shutdown` has not run since.
 
     >>> gdt.distributed.is_initialized()
     False
@@ -247,8 +258,9 @@ def process_count() -> int:
 def barrier(name: str = "barrier") -> None:
     """Wait until all processes are here.
 
-    Raises DistributedError if one of them has ended, is elsewhere, or has done something else than
-    the others before; the error names the first call that differs.
+    name: a text for errors, the same in all processes. Raises DistributedError if a process has
+    ended, waits in another call, or has made other calls before; the error names the first call
+    that differs.
 
     >>> gdt.distributed.barrier("epoch")
     """
@@ -258,12 +270,12 @@ def barrier(name: str = "barrier") -> None:
 
 
 def broadcast(value: Any) -> Any:
-    """The value that process 0 gives, in every process: a seed from the clock, say, or a name.
+    """The `value` of process 0, in every process: a seed from the clock, for example, or a name.
 
     value: None, numbers, text, bytes, paths, dtypes and arrays of NumPy, in lists, tuples and
-    dicts; the values of the other processes are not looked at. All processes must call it. Raises
-    ArgumentError for anything else (nothing is pickled), and DistributedError if a process is
-    elsewhere or has ended.
+    dicts; the values that other processes pass are ignored. All processes must call it. Raises
+    ArgumentError for a value of another type (nothing is pickled), and DistributedError if a
+    process waits in another call or has ended.
     Follows `jax.experimental.multihost_utils.broadcast_one_to_all`.
 
     >>> gdt.distributed.broadcast({"seed": 7})

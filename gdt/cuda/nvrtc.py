@@ -51,9 +51,11 @@ class Nvrtc:
         expressions: Sequence[str],
     ) -> tuple[bytes, dict[str, str], str]:
         """Compile `source`; return the cubin, the mangled name of each of the `expressions`, and
-        the log with ptxas' report.
+        the log, which holds the report of ptxas if `options` ask for it.
 
-        headers: texts of the headers by the names by which they are included. Raises CompileError.
+        file: the name of `source` in errors. headers: the text of each header, by the name that
+        `#include` has. expressions: kernels as C++ names them, such as `sgd<float>`. Raises
+        CompileError for a source that does not compile, KernelError for other errors of NVRTC.
         """
         program = ctypes.c_void_p()
         texts, names = _strings([*headers.values()]), _strings([*headers])
@@ -84,8 +86,8 @@ class Nvrtc:
 
 
 def compile_error(file: str, log: str, options: Sequence[str]) -> CompileError:
-    """Return the error of a failed compilation: its first problem (`softmax_ce.cu line 12:
-    identifier "x" is undefined`), then the compiler's whole log."""
+    """Return the error of a failed compilation. It begins with the first problem, such as
+    `softmax_ce.cu line 12: identifier "x" is undefined`; the whole log follows."""
     first = re.search(r"^(\S+)\((\d+)\): error: (.*)$", log, re.M)
     where = f"{first[1]} line {first[2]}: {first[3]}" if first else log.strip().split("\n")[0]
     operands = {"options": " ".join(options), "log": log.strip()}
@@ -93,7 +95,7 @@ def compile_error(file: str, log: str, options: Sequence[str]) -> CompileError:
 
 
 def _candidates() -> list[str]:
-    """Return the paths of all NVRTC libraries of wheels, of CUDA_PATH and of the system."""
+    """Return the paths of all NVRTC libraries: of wheels, of CUDA_PATH, of the system."""
     spec = importlib.util.find_spec("nvidia")
     wheels = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
     roots = [Path(os.environ[v]) for v in ("CUDA_PATH", "CUDA_HOME") if v in os.environ]
@@ -104,9 +106,10 @@ def _candidates() -> list[str]:
 
 
 def _load_builtins(path: str) -> None:
-    """Load the builtins beside the NVRTC at `path`, which looks for them by name when it compiles.
+    """Load the library of builtins in the folder of the NVRTC at `path`.
 
-    The wheel of NVRTC 13.0 has no RPATH to its own folder, and would not find them there.
+    NVRTC loads it by name when it first compiles. The wheel of NVRTC 13.0 has no RPATH to its own
+    folder, so it would not find the library unless that is loaded already.
     """
     for builtins in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")):
         ctypes.CDLL(str(builtins))
@@ -116,12 +119,16 @@ def _load_builtins(path: str) -> None:
 def nvrtc() -> Nvrtc:
     """Load NVRTC from the installed wheel, from CUDA_PATH, or from the system, in this order.
 
-    Raises KernelError if there is none."""
+    Raises KernelError if there is none that can be loaded."""
+    reasons = []
     for path in _candidates():
         try:
             _load_builtins(path)
             return Nvrtc(ctypes.CDLL(path))
-        except OSError:
-            continue
+        except OSError as e:
+            reasons.append(str(e))
+    problem = "libnvrtc is not installed"
+    if reasons:
+        problem = f"libnvrtc cannot be loaded: {'; '.join(reasons)}"
     remedy = "Install gdt[cuda13] or gdt[cuda12], or set CUDA_PATH to a CUDA toolkit."
-    raise error(KernelError, "NVRTC", "libnvrtc is not installed", remedy=remedy)
+    raise error(KernelError, "NVRTC", problem, remedy=remedy)

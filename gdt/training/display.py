@@ -11,17 +11,28 @@ from typing import Any
 
 from rich import get_console
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+)
 from rich.table import Column
 
 from gdt.training.history import Numbers
 
-PERIOD = 0.1  # seconds between two pictures of the progress bars in a notebook
-WIDE = 60  # columns of a terminal that has room for a bar
+PERIOD = 0.1  # seconds between two updates of the progress bars in a notebook
+WIDE = 60  # columns of the narrowest terminal that shows a bar
 
 
 class Display:
-    """The progress of a training on a console of rich's. show: whether anything is shown."""
+    """The progress of a training on a console.
+
+    console: rich's; None for the one that rich shares. show: whether anything is shown. is_live:
+    whether a line changes while a pass runs, as in a terminal or a notebook.
+    """
 
     def __init__(self, console: Console | None, show: bool) -> None:
         self.console, self.show = console or get_console(), show
@@ -31,10 +42,10 @@ class Display:
         self._progress = progress_type(
             *self._columns(), console=self.console, disable=not self.is_live
         )
-        self._task: Any = None
+        self._label, self._task = "", TaskID(0)  # of the pass that runs
 
     def _columns(self) -> list[ProgressColumn]:
-        """Return the columns of a live line, which fits in the width of the terminal."""
+        """Return the columns of a live line; a narrow terminal has no room for bar and time."""
         name, results = "{task.description}", "{task.fields[numbers]}"
         cut = Column(no_wrap=True, overflow="ellipsis")
         if self.console.width < WIDE:
@@ -45,7 +56,7 @@ class Display:
 
     @contextmanager
     def running(self, title: str) -> Iterator[None]:
-        """Show the title, and what happens inside the `with` block."""
+        """Show `title`, then the passes that begin inside the `with` block."""
         if title:
             self.line(title)
         with self._progress:
@@ -57,17 +68,17 @@ class Display:
             self._progress.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def begin(self, label: str, total: int | None) -> None:
-        """Begin an epoch, or another pass, of `total` batches."""
+        """Begin an epoch, or another pass, of `total` batches (None: not known)."""
         self._label = label
         self._task = self._progress.add_task(label, total=total, numbers="")
 
     def update(self, done: int, results: Numbers) -> None:
-        """Show the results after `done` batches."""
+        """Show the results after `done` batches, on a live line."""
         if self.is_live:
             self._progress.update(self._task, completed=done, numbers=text_of(results))
 
     def end(self, done: int, results: Numbers) -> None:
-        """Show the results of the whole pass."""
+        """Show the results of the whole pass, which had `done` batches."""
         self._progress.update(self._task, completed=done, total=done, numbers=text_of(results))
         self._progress.stop_task(self._task)
         if not self.is_live:
@@ -76,8 +87,10 @@ class Display:
 
 
 class NotebookProgress(Progress):
-    """Progress bars in a notebook, as text in one output of the cell that is replaced as training
-    goes on. (rich's own display needs the widgets of ipywidgets there.)"""
+    """Progress bars as text in a notebook: one output of the cell, which each update replaces.
+
+    (The `Progress` of rich needs ipywidgets in a notebook.)
+    """
 
     def start(self) -> None:
         """Create the output."""
@@ -110,7 +123,12 @@ class NotebookProgress(Progress):
 
 
 def text_of(results: Numbers) -> str:
-    """Return results as text: `loss 0.31  accuracy 0.86  val 0.33 0.85`; arrays are left out."""
+    """Return numbers as text, those of validation without their names; arrays are left out.
+
+    >>> from gdt.training.display import text_of
+    >>> text_of({"loss": 0.31, "accuracy": 0.86, "val_loss": 0.33, "val_accuracy": 0.85})
+    'loss 0.3100 accuracy 0.8600 val 0.3300 0.8500'
+    """
     scalars = {n: v for n, v in results.items() if isinstance(v, float | int)}
     training = [f"{n} {v:.4f}" for n, v in scalars.items() if not n.startswith("val_")]
     validation = [f"{v:.4f}" for n, v in scalars.items() if n.startswith("val_")]

@@ -1,8 +1,9 @@
 """Launches of update.cu: one optimizer step of many tensors in one launch.
 
 A tensor is a tuple of arrays of one shape: the operands of the step, in the order of the op's body
-in `gdt.optim`, then its results, which may be the operands themselves. `scalars` holds the body's
-scalars in its order, as an array on the device for each C type among the tensors.
+in `gdt.optim`, then its results, which may be the operands themselves. `scalars` maps each C type
+among the tensors to an array on the device, which holds the scalars of the body in its order.
+`to_device` copies an array of the host to the device.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ Scalars = Mapping[str, Array]
 
 
 def update_instances() -> Iterator[Instance]:
-    """Return every instance that this module launches."""
+    """Yield every instance that this module launches."""
     kernels, types = ("sgd", "momentum", "adam"), ("float", "double")
-    return (Instance(FILE, kernel, (t,)) for kernel, t in product(kernels, types))
+    yield from (Instance(FILE, kernel, (t,)) for kernel, t in product(kernels, types))
 
 
 def update_table(tensors: Tensors, roles: Sequence[str]) -> tuple[np.ndarray[Any, Any], int]:
-    """Return the table that the kernels read, in the host's memory, and the number of blocks.
+    """Return the table that the kernels read, of the host, and the number of thread blocks.
 
     roles: the column of each array of a tensor. Raises KernelError where the arrays of a tensor
     differ in shape or dtype, or are not contiguous.
@@ -46,9 +47,11 @@ def update_table(tensors: Tensors, roles: Sequence[str]) -> tuple[np.ndarray[Any
     chunk = constants(FILE)["CHUNK"]
     table, blocks = [], 0
     for arrays in tensors:
-        shapes = {(a.shape, a.dtype.name) for a in arrays}
-        if len(shapes) != 1 or not all(a.flags.c_contiguous for a in arrays):
-            raise error(KernelError, "update", f"arrays of {shapes} do not match")
+        if len({(a.shape, a.dtype) for a in arrays}) != 1:
+            shown = ", ".join(f"{a.dtype.name}{[*a.shape]}" for a in arrays)
+            raise error(KernelError, "update", f"the arrays of a tensor differ: {shown}")
+        if not all(a.flags.c_contiguous for a in arrays):
+            raise error(KernelError, "update", "an array is not contiguous in C order")
         addresses = dict(zip(roles, map(address, arrays), strict=True))
         table.append([*(addresses.get(c, 0) for c in COLUMNS), arrays[0].size, blocks])
         blocks += ceil_div(arrays[0].size, chunk)
@@ -63,7 +66,7 @@ def _update(
     to_device: Callable[[np.ndarray[Any, Any]], Array],
     **flags: bool,
 ) -> list[KernelCall]:
-    """Return one call for each dtype among the tensors."""
+    """Return one call for each C type among the tensors, none for tensors without elements."""
     calls = []
     by_type: dict[str, list[Sequence[Array]]] = {}
     for arrays in tensors:
@@ -88,21 +91,23 @@ def _update(
 
 
 def sgd(tensors: Tensors, scalars: Scalars, *, to_device: Any = np.asarray) -> list[KernelCall]:
-    """Run `gdt.optim.sgd.sgd_step` on all tensors (p, g, new p); scalars: rate."""
+    """Return the calls of `gdt.optim.sgd.sgd_step` for tensors (p, g, new p).
+
+    scalars: rate."""
     return _update("sgd", SGD, tensors, scalars, to_device)
 
 
 def momentum(
     tensors: Tensors, scalars: Scalars, *, nesterov: bool = False, to_device: Any = np.asarray
 ) -> list[KernelCall]:
-    """Run `gdt.optim.sgd.momentum_step` on all tensors (p, v, g, new p, new v).
+    """Return the calls of `gdt.optim.sgd.momentum_step` for tensors (p, v, g, new p, new v).
 
     scalars: rate, momentum."""
     return _update("momentum", MOMENTUM, tensors, scalars, to_device, nesterov=nesterov)
 
 
 def adam(tensors: Tensors, scalars: Scalars, *, to_device: Any = np.asarray) -> list[KernelCall]:
-    """Run `gdt.optim.adam.adam_step` on all tensors (p, m, v, g, new p, new m, new v).
+    """Return the calls of `gdt.optim.adam.adam_step` for tensors (p, m, v, g, new p, new m, new v).
 
     scalars: beta1, beta2, keep, rate, epsilon."""
     return _update("adam", ADAM, tensors, scalars, to_device)

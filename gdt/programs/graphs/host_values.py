@@ -13,7 +13,10 @@ from gdt.programs.instruction import Instruction, Value, value_of_blocks
 
 
 class Scalar(NamedTuple):
-    """A float that the host computes: result number `place` of draw number `draw`, as `dtype`."""
+    """A float that the host computes: result number `place` of draw number `draw`.
+
+    dtype: that in which the program reads the float.
+    """
 
     draw: int
     place: int
@@ -21,12 +24,14 @@ class Scalar(NamedTuple):
 
 
 class HostValues:
-    """The values that the host computes for each step, in the memory of every device.
+    """The values that the host computes for each step, such as learning rates and random keys, in
+    buffers of every device.
 
-    draws: instructions without inputs, whose functions the host calls in order.
-    scalars: the floats among the results of the draws that the program uses, with their dtypes.
-    arrays: for each array among the results, the number of its draw and its number in that draw.
-    operands: the blocks of the scalars, then those of the arrays, from the first draw on.
+    draws: instructions without inputs, whose functions the host calls in this order.
+    scalars: the floats among the results of the draws that the program reads.
+    arrays: the arrays among the results: of each the number of its draw, and its own in that draw.
+    operands: the buffers of the scalars, then those of the arrays; the buffer of an array is made
+        by the first call of `draw`, and stays the same from then on.
     """
 
     def __init__(
@@ -37,19 +42,21 @@ class HostValues:
         arrays: Sequence[tuple[int, int]],
     ) -> None:
         self._memory, self._draws, self._arrays = memory, draws, arrays
+        # The scalars of one dtype are one buffer, which takes one copy from the host.
         self._of_dtype: dict[np.dtype, list[Scalar]] = {}
         for scalar in scalars:
             self._of_dtype.setdefault(scalar.dtype, []).append(scalar)
         self._packed = {d: memory.filled((len(s),), d) for d, s in self._of_dtype.items()}
-        at = {s: (d, i) for d, group in self._of_dtype.items() for i, s in enumerate(group)}
+        indices = {s: i for group in self._of_dtype.values() for i, s in enumerate(group)}
         self._buffers: list[Blocks] = [()] * len(arrays)
         self.operands: list[Value] = []
-        for dtype, i in map(at.__getitem__, scalars):
-            self.operands.append(value_of_blocks([packed[i] for packed in self._packed[dtype]]))
+        for scalar in scalars:
+            blocks = [packed[indices[scalar]] for packed in self._packed[scalar.dtype]]
+            self.operands.append(value_of_blocks(blocks))
         self.operands += [None] * len(arrays)
 
     def draw(self) -> None:
-        """Compute the values of a step, and copy them to the devices."""
+        """Compute the values of one step, and copy them into the buffers."""
         results = [draw.function() for draw in self._draws]
         for dtype, scalars in self._of_dtype.items():
             values = np.array([results[s.draw][s.place] for s in scalars], dtype)

@@ -1,4 +1,4 @@
-"""The positions and the weights that belong to a tile of a block."""
+"""Tiles of queries and keys: where they lie in the sequences, and which weights they drop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from gdt.engine.plan import Shards
 from gdt.nn.functions.attention.blocks import Drops, TilePosition
 
 Block = Any
+TILES = "...1"  # the factor of the axis of tiles, the last axis in front of (positions, features)
 
 
 class Spans(NamedTuple):
-    """The positions of queries and keys, and how their tiles meet.
+    """The sequences of queries and keys of one attention, and the tiles into which they are cut.
 
-    queries, keys: how many positions there are. query_tiles, key_tiles: into how many tiles they
-    are cut. step: where both are cut, tile i of the queries meets tile i - step of the keys. rate:
-    the probability that a weight is dropped. leading: the leading axes of the weights.
+    queries, keys: the lengths of the sequences. query_tiles, key_tiles: the number of tiles of
+    each. causal: whether a query sees no key of a later position. scale: the factor of the scores.
+    step: the step of the ring, where both are cut: tile i of the queries meets tile i - step of the
+    keys. rate: the probability that a weight is dropped. leading: the shape of the weights without
+    their last axes (queries, keys); () where no weight is dropped.
     """
 
     queries: int
@@ -34,15 +37,18 @@ class Spans(NamedTuple):
     def drops(
         self, xp: Any, key: Block, shards: Shards, at: tuple[int, ...], batch: tuple[int, ...]
     ) -> Drops | None:
-        """Return which weights the heads at a coordinate drop; None if no weight is."""
+        """Return which weights a block drops; None if it drops none.
+
+        key: the random key. at: the coordinate of the block, () for a block of all coordinates.
+        batch: the shape of the block's leading axes."""
         if not self.rate:
             return None
         ndim, heads = len(self.leading), xp.zeros((), np.int64)
         for axis, size in enumerate(batch[len(batch) - ndim :]):
-            factor = f"...{ndim - axis + 1}"  # "...1" is that of tiles
+            factor = f"...{ndim - axis + 1}"  # counted from the last axis, which is `TILES`
             along = [-1 if a == axis else 1 for a in range(ndim)]
             index = xp.arange(size).reshape(along)
-            if factor in shards.split:  # (mesh axes..., batch...) if the mesh axes are batch axes
+            if factor in shards.split:  # (mesh axes..., batch...) if `at` is ()
                 first = _start(shards, factor, at)
                 index = index + first.reshape(*first.shape, *[1] * ndim)
             heads = heads + index * math.prod(self.leading[axis + 1 :])
@@ -50,34 +56,34 @@ class Spans(NamedTuple):
         return Drops(key.reshape(()), self.rate, heads, self.queries, self.keys)
 
     def place(self, tile: Any, queries: int, keys: int) -> TilePosition:
-        """Return the place of tile number `tile`, of `queries` and `keys` positions with padding.
+        """Return the positions of tile number `tile`, in the order of the tiles that devices hold.
 
-        tile: a number on the host, an array on a device."""
+        tile: an int on the host, an array on a device. queries, keys: the lengths of a tile of
+        each, with padding."""
         first_query = tile * queries if self.query_tiles > 1 else 0
         first_key: Any = 0
         if self.key_tiles > 1:
-            own = (tile - self.step) % self.key_tiles if self.query_tiles > 1 else tile
-            first_key = own * keys
-        is_even = self.key_tiles * keys == self.keys
-        return TilePosition(
-            first_query, first_key, None if is_even else self.keys - first_key, self.causal
-        )
+            key_tile = (tile - self.step) % self.key_tiles if self.query_tiles > 1 else tile
+            first_key = key_tile * keys
+        has_padding = self.key_tiles * keys != self.keys
+        valid = self.keys - first_key if has_padding else None
+        return TilePosition(first_query, first_key, valid, self.causal)
 
     @property
     def is_ring(self) -> bool:
-        """Whether every tile of queries meets every tile of keys."""
+        """Whether the tiles of keys travel around a ring, on which each meets all of queries."""
         return self.query_tiles > 1 and self.key_tiles > 1
 
 
 def number_of(xp: Any, shards: Shards, at: tuple[int, ...], tile: int) -> Any:
-    """Return the number of a tile of a block in the whole array: on the host a number."""
-    if "...1" not in shards.split:
+    """Return the number that tile `tile` of a block has in the whole array: on the host an int."""
+    if TILES not in shards.split:
         return tile
-    number = _start(shards, "...1", at) + tile
+    number = _start(shards, TILES, at) + tile
     return int(number) if xp is np else number
 
 
 def _start(shards: Shards, factor: str, at: tuple[int, ...]) -> Any:
-    """Return where the shard of a factor begins at a coordinate, or for `()` at all of them."""
+    """Return where the shard of a factor begins at a coordinate; for () at all, as an array."""
     start = shards.start[factor]
     return start[tuple(i if n > 1 else 0 for i, n in zip(at, start.shape, strict=bool(at)))]
