@@ -355,10 +355,12 @@ class _GraphWriter:
         return True
 
     def _is_misfit(self, argument: Any, shape: Shape, dtype: str) -> bool:
-        """Whether an operand is computed here and read in another shape, or is a number of which
-        NumPy warns that it overflows its dtype."""
+        """Whether an operand is computed here and read in another shape, or is a number beyond its
+        dtype: NumPy compares integers with one, and warns of others."""
         if isinstance(argument, Argument):
             return argument.register in self.nodes and argument.shape not in (None, shape)
+        if dtype[0] in "iu":
+            return not np.iinfo(dtype).min <= argument <= np.iinfo(dtype).max
         return dtype == "f4" and FLOAT32_MAX < abs(argument) < math.inf
 
     def finished(self, returned: Sequence[int]) -> Callable[..., bool]:

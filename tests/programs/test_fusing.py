@@ -105,6 +105,13 @@ def test_a_replay_warns_as_numpy_does(mode: str) -> None:
         step(gdt.asarray(bad))
 
 
+def test_integers_are_compared_with_numbers_beyond_their_dtype(mode: str) -> None:
+    step = recorded(lambda x: gdt.where((x < 300) & (x != -300), x, x * x))
+    x = np.arange(SIZE).astype("i1")
+    for _ in range(3):
+        np.testing.assert_array_equal(step(gdt.asarray(x)).numpy(), x)
+
+
 def test_numbers_that_are_drawn_in_each_step_are_read_anew(mode: str) -> None:
     optimizer = gdt.optim.SGD(lambda step: 0.5 / (step + 1))
     weights = {"w": gdt.asarray(np.zeros(SIZE, "f4"))}
