@@ -50,8 +50,8 @@ def code_of(dtype: np.dtype) -> str:
 LOOP_DTYPES = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"])
 
 
-def ufunc_formula(name: str, text: str, kinds: str) -> None:
-    """Declare the formula of a ufunc of NumPy, for loops over dtypes of these kinds."""
+def ufunc_formula(name: str, text: str, kinds: str) -> OpFormula:
+    """Declare the formula of a ufunc of NumPy, for loops over dtypes of these kinds; return it."""
     ufunc = getattr(np, name)
 
     def dtypes(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
@@ -66,7 +66,7 @@ def ufunc_formula(name: str, text: str, kinds: str) -> None:
             return None
         return codes if result in (None, made) else None
 
-    UFUNCS[ufunc.__name__] = OpFormula(text, dtypes, text in PROPAGATING)
+    return UFUNCS.setdefault(ufunc.__name__, OpFormula(text, dtypes, text in PROPAGATING))
 
 
 def _is_cast(operand: Kind, code: str) -> bool:

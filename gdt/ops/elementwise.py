@@ -96,8 +96,6 @@ def unary(
     name that NumPy has for it, if it is another.
     """
     function = numpy_name or name
-    if formula:
-        ufunc_formula(function, formula, kinds)
     facts = f"Element-wise: the result has the shape of `x`, and is split alike. {dtypes}"
 
     def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
@@ -106,6 +104,8 @@ def unary(
     def body_of(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         return getattr(xp, function)(of(x), out=out)
 
+    if formula:
+        has_formula(formula, ufunc_formula(function, formula, kinds).dtypes)(body_of)
     body.__dict__["ufunc"] = function
     if function in ELEMENTARY:
         has_close_formula(f"{function}(x)")(body)
@@ -130,8 +130,6 @@ def binary(
     dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`. formula,
     kinds: as of `unary`.
     """
-    if formula:
-        ufunc_formula(name, formula, kinds)
     facts = f"{dtypes} The operands broadcast; raises ShapeError if their shapes do not."
 
     def body(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
@@ -140,6 +138,8 @@ def binary(
     def body_of(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
         return getattr(xp, name)(of(x), of(y), out=out)
 
+    if formula:
+        has_formula(formula, ufunc_formula(name, formula, kinds).dtypes)(body_of)
     body.__dict__["ufunc"] = name
     own_body = body if of is _itself else body_of
     return ufunc(rule, linear=linear)(named(own_body, name, documented(summary, facts, calls)))

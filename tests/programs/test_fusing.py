@@ -12,11 +12,20 @@ import pytest
 
 import gdt
 from gdt.engine import blocks as blocks_of_plans
+from gdt.engine.op import OPS
 from gdt.fusion import llvm
+from gdt.fusion.op_formula import UFUNCS
 from gdt.programs import fusing
-from tests.programs.fused_chains import differences
+from tests.programs.fused_chains import bits, differences
+from tests.replays import any_values
+from tests.samples import SAMPLES
 
 SIZE = 3 * fusing.SMALLEST
+FORMULAS = [
+    name
+    for name in sorted({*OPS} & {*SAMPLES})
+    if name in UFUNCS or hasattr(OPS[name].declaration.body, "formula")
+]
 
 
 @pytest.fixture(params=["compiled", "in slices"])
@@ -46,6 +55,31 @@ def test_random_chains_have_the_bits_of_the_step_as_written(
     first = 0 if mode == "compiled" else 1000
     found = [line for seed in range(first, first + 60) for line in differences(seed)]
     assert not found
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_formula_has_the_bits_of_the_body_on_every_sample(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if llvm.problem():
+        pytest.skip(llvm.problem())
+    monkeypatch.setattr(fusing, "SMALLEST", 1)
+    count = 0
+    for sample in SAMPLES[name]:
+
+        def step(*arrays: Any, sample: Any = sample) -> Any:
+            y = OPS[name](*sample.with_arrays(arrays), **sample.static)
+            return y, gdt.bitwise_or(y, y) if y.dtype == bool else gdt.equal(y, y)  # a chain
+
+        replayed, arrays = recorded(step), [gdt.asarray(a) for a in sample.arrays]
+        with any_values():
+            written = [y.numpy() for y in step(*arrays)]
+            for _ in range(3):
+                results = [y.numpy() for y in replayed(*arrays)]
+        for have, want in zip(results, written, strict=True):
+            assert have.dtype == want.dtype and np.array_equal(bits(have), bits(want)), sample
+        count += bool(fused_ops(replayed))
+    assert count, f"no sample of {name} has operands for which its formula stands"
 
 
 def test_a_chain_is_one_instruction_that_shows_its_ops(mode: str) -> None:

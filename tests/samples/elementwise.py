@@ -408,7 +408,10 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((draw(9), 1.0, -1.0), expect=np.clip),
         Sample((draw(5, dtype="float32"), -1, 1), expect=np.clip),
     ],
-    "clip_between": [Sample((draw(9, 3), draw(3), 1.0), expect=np.clip)],
+    "clip_between": [
+        Sample((draw(9, 3), draw(3), 1.0), expect=np.clip),
+        Sample((SPECIAL, -0.0, 1.0), expect=np.clip, grad=False),
+    ],
     # activation functions
     "relu": real_only(lambda x: np.maximum(x, 0)),
     "relu_gradient": [
