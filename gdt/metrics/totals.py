@@ -105,7 +105,10 @@ class Metric:
 
     def result(self) -> Any:
         """Return the metric of all batches so far; NaN before the first."""
-        return float("nan") if self.total is None else self.value(self.total.numpy())
+        if self.total is None:
+            return float("nan")
+        value = self.value(self.total.numpy())
+        return value.item() if isinstance(value, np.generic) else value
 
     def reset(self) -> None:
         """Forget all batches."""

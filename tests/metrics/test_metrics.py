@@ -91,6 +91,19 @@ def test_batches_add_up_and_send_nothing_before_the_result(
     np.testing.assert_allclose(metric.result(), expected(y, p, np.ones(ROWS)), rtol=1e-5)
 
 
+def test_the_result_of_a_metric_of_ones_own_is_a_number_of_python() -> None:
+    class SquaredError(Metric):
+        def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> Any:
+            return gdt.sum((targets - predictions) ** 2)
+
+        def value(self, total: np.ndarray) -> Any:
+            return total[()] / 2
+
+    metric = SquaredError()
+    metric.update(gdt.ones(3), gdt.zeros(3))
+    assert type(metric.result()) is float and metric.result() == 1.5
+
+
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_accuracy_of_the_best_k(k: int, rng: np.random.Generator) -> None:
     y, z = labelled(rng)
