@@ -123,7 +123,7 @@ def _public() -> Iterator[str]:
         prefix = module.__name__.removeprefix("gdt").lstrip(".")
         names = getattr(module, "__all__", None) or [
             n for n, v in vars(module).items()
-            if n[0] != "_" and getattr(v, "__module__", "") == module.__name__
+            if n[0] != "_" and f"{getattr(v, '__module__', '')}.".startswith(f"{module.__name__}.")
         ]  # fmt: skip
         for name in names:
             value = getattr(module, name)
