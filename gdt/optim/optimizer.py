@@ -28,7 +28,9 @@ from gdt.state import PARAMETERS, Slot, Stateful, reasons, slots, trainable_slot
 from gdt.state.trees import Tree
 
 
-@checked_class("targets", "take_step", "scalars", "apply", "step", eager=True)
+@checked_class(
+    "targets", "prepare", "begin_step", "take_step", "scalars", "apply", "step", eager=True
+)
 class Optimizer(Stateful):
     """The base of all optimizers; a subclass defines `apply`, and `state_names` if it has state.
 
@@ -195,14 +197,14 @@ class Optimizer(Stateful):
     ) -> tuple[list[list[Owner]], list[DistributedArray], Scalars]:
         """Count a step; return owners and gradients, in an order that is the same in all processes,
         and the step's scalars."""
-        note_step: NoteStep = lambda step, scalars: None
+        note_step: NoteStep | None = None
         if processes.current().count > 1 and gradients:
             owners, gradients, note_step = in_one_order(owners, gradients)
         scalars = from_host(type(self).__name__, partial(self._begin_step, note_step))
         return owners, gradients, scalars
 
-    def _begin_step(self, note_step: NoteStep) -> Scalars:
-        """Count the step, note it for processes to compare, and return its scalars."""
+    def _begin_step(self, note_step: NoteStep | None) -> Scalars:
+        """Count the step, note it for several processes to compare, and return its scalars."""
         rate: Any = self.learning_rate
         rate = rate(self.steps) if callable(rate) else rate
         try:
@@ -215,8 +217,9 @@ class Optimizer(Stateful):
             raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
         vars(self)["steps"] += 1  # the observers of the counter have been told by `from_host`
         scalars = self.scalars(value)
-        flags = "".join(sorted(f" {name}" for name, value in vars(self).items() if value is True))
-        note_step(f"step {self.steps} of {type(self).__name__}{flags}", scalars)
+        if note_step is not None:
+            flags = sorted(f" {name}" for name, value in vars(self).items() if value is True)
+            note_step(f"step {self.steps} of {type(self).__name__}{''.join(flags)}", scalars)
         return scalars
 
     def scalars(self, rate: float) -> Scalars:

@@ -24,21 +24,22 @@ def in_runs(
 ) -> Any:
     """Write the results of an element-wise formula of blocks of one shape to `out`, which may be
     some of them; return them as the body of an op does."""
-    for run in _runs(xp, (*blocks, *out)):
+    for run in runs(xp, *blocks, *out):
         results = formula(*run[: len(blocks)])
         for new, result in zip(run[len(blocks) :], results, strict=True):
             new[...] = result
     return tuple(out) if len(out) > 1 else out[0]
 
 
-def _runs(xp: Any, blocks: Sequence[Block]) -> Iterable[Sequence[Block]]:
-    """Return views of the same elements of blocks, of all or run by run where that is a gain."""
+def runs(xp: Any, *blocks: Block) -> Iterable[Sequence[Block]]:
+    """Return views of the same elements of blocks of one shape, of all or run by run where that is
+    a gain."""
     like = blocks[0]
     if xp is not np or like.size < SMALL:
         return [blocks]
     order = order_in_memory(like)
     if order is not None and all(b.strides == like.strides for b in blocks):
-        blocks = [b.transpose(order) for b in blocks]
+        blocks = tuple([b.transpose(order) for b in blocks])
     if like.size <= RUN or not all(b.flags.c_contiguous for b in blocks):
         return [blocks]
     flat = [b.reshape(-1) for b in blocks]

@@ -9,7 +9,7 @@ from gdt.cuda import launches
 from gdt.engine.updates import update_op
 from gdt.optim.noted_steps import Gradients, Owners, Scalars
 from gdt.optim.optimizer import Optimizer
-from gdt.optim.runs import SMALL, Block, in_runs
+from gdt.optim.runs import RUN, Block, in_runs, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
 from gdt.optim.update_loops import in_place, momentum_loop, nesterov_loop
@@ -23,9 +23,11 @@ def sgd_step(
     xp: Any, p: Block, g: Block, rate: Scalar, /, *, out: Any, scratch: Block | None = None
 ) -> Block:
     """Return p - rate * g."""
-    if scratch is not None or p.size < SMALL:
+    if scratch is not None or p.size <= RUN:
         return xp.subtract(p, xp.multiply(g, rate, out=scratch), out=out[0])
-    return in_runs(xp, lambda p, g: (p - g * rate,), (p, g), out)
+    for old, gradient, new in runs(xp, p, g, out[0]):
+        xp.subtract(old, xp.multiply(gradient, rate), out=new)
+    return out[0]
 
 
 @update_op("..., ..., ..., ..., ... -> ..., ...", donate="p, v")
