@@ -235,12 +235,6 @@ class FusedFunction:
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         """The values of the output registers: of each a block, or a tuple of blocks."""
-        if self.prepared is not None and all(map(is_plain, values)):
-            function, numbers = self.prepared
-            outs = [NUMPY.empty(self.shape, dtype) for dtype in self.dtypes]
-            if not function(*values, *outs, numbers):
-                return outs
-            self.prepared, self.is_plain = None, False  # from now on it looks for what is odd
         count = max([len(v) for v in values if type(v) is tuple], default=0)
         if not count:
             outs = self._outs(values)
@@ -255,6 +249,12 @@ class FusedFunction:
 
     def _outs(self, blocks: Sequence[Any]) -> list[Block] | None:
         """The blocks of all outputs; None if the instructions are to run one by one."""
+        if self.prepared is not None and all(map(is_plain, blocks)):
+            function, numbers = self.prepared
+            outs = [NUMPY.empty(self.shape, dtype) for dtype in self.dtypes]
+            if not function(*blocks, *outs, numbers):
+                return outs
+            self.prepared, self.is_plain = None, False  # from now on it looks for what is odd
         arrays = []
         for place, shape, dtype in self.inputs:
             x = blocks[place]

@@ -155,7 +155,8 @@ class Oracle:
         """Return the sum of the outputs times their cotangents."""
         outs = leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
         pairs = zip(outs, self.cotangents, strict=True)
-        return reduce(add, [(v * c).sum() for v, c in pairs if c is not None])
+        parts: list[DistributedArray] = [(v * c).sum() for v, c in pairs if c is not None]
+        return reduce(add, parts)
 
     def gradient(self, operands: Sequence[DistributedArray]) -> list[DistributedArray]:
         """Return the gradients of `loss` with respect to the sources."""
