@@ -1,4 +1,4 @@
-"""The training that estimators share, in the words of scikit-learn and of TensorFlow."""
+"""The training that estimators share, with the methods of scikit-learn and of TensorFlow."""
 
 from __future__ import annotations
 
@@ -40,13 +40,16 @@ except ImportError:
 
 InputFn = Callable[[], Any]
 WHOLE = 512
-"""Rows up to which a step takes all of them, unless `batch_size` says otherwise."""
+"""The most rows that a step takes all at once, unless `batch_size` is given."""
 ROWS = 200
-"""Rows of a step where there are more, as in scikit-learn's perceptrons."""
+"""The rows of a step if there are more than `WHOLE`, as in scikit-learn's perceptrons."""
 
 
 class Network(Sequential):
-    """A model whose loss has a penalty on its weights: `penalty` times the sum of their squares."""
+    """A model whose loss has a penalty: `penalty` times the sum of the squares of all weights.
+
+    loss: the loss of a batch without the penalty.
+    """
 
     penalty: float
     loss: Callable[..., Any]
@@ -54,7 +57,7 @@ class Network(Sequential):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
     ) -> DistributedArray:
-        """Return the loss of a batch, and the penalty."""
+        """Return the loss of a batch plus the penalty."""
         loss = loss_of(self.loss, y, y_pred, sample_weight)
         for layer in self.layers if self.penalty else ():
             loss = loss + (layer.weight * layer.weight).sum() * self.penalty
@@ -66,7 +69,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     hidden_layer_sizes: tuple[int, ...] = ()
     activation = "relu"
-    _adam_rate = 0.1  # weights begin at 0
+    _adam_rate = 0.1  # large, since the weights of linear models begin at 0
 
     @checked
     def __init__(
@@ -99,19 +102,20 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     _loss: Callable[..., Any]
 
     def _penalty_of_row(self) -> float:
-        """Return the factor of alpha beside the loss of one row."""
+        """Return the factor of alpha in the penalty, if losses of rows are added up."""
         return 0.5
 
     # ---- fitting
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on all rows, for at most `max_iter` epochs, from new weights; return the estimator.
+        """Train new weights on all rows, for at most `max_iter` epochs; return the estimator.
 
         X: (rows, features). y: (rows,), or (rows, targets) of regressors. sample_weight: (rows,); a
-        row of weight 2 counts as two equal rows, and one of weight 0 as none. Warns with
-        scikit-learn's ConvergenceWarning where the loss has not settled after the last epoch.
+        row of weight 2 counts as two equal rows, and one of weight 0 as none. Gives scikit-learn's
+        ConvergenceWarning if the loss still changes after the last epoch.
 
-        Raises ArgumentError for numbers out of range.
+        Raises ArgumentError for parameters out of range, ValueError for data that scikit-learn
+        refuses.
         """
         self._check_numbers()
         X, y = self._checked(X, y, reset=True)
@@ -132,7 +136,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 raise error(ArgumentError, op, problem, remedy="It is finite and at least 0.")
 
     def _fit(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
-        """Train the new model by gradient steps, until the loss has settled."""
+        """Train the new model by gradient steps, until the loss has stopped falling."""
         rows = len(X) if self.batch_size is None and len(X) <= WHOLE else self.batch_size or ROWS
         order = check_random_state(self.random_state)
         whole = self._placed(X, y, weights) if rows >= len(X) else None
@@ -146,7 +150,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 losses = [self._step(self._placed(X[p], y[p], weights[p])) for p in parts]
                 loss = float(np.average([*map(float, losses)], weights=[*map(len, parts)]))
             self.n_iter_ += 1
-            # As scikit-learn's perceptrons do.
+            # The rule of scikit-learn's perceptrons.
             waited = waited + 1 if loss > best - self.tol else 0
             best = min(best, loss)
             if waited > self.n_iter_no_change:
@@ -157,7 +161,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         warnings.warn(text, ConvergenceWarning, stacklevel=frame_of_user()[1])
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Take one step with these rows, from the weights that there are; return the estimator."""
+        """Take one step with these rows, from the present weights; return the estimator."""
         self._update(X, y, sample_weight)
         self.n_iter_ += 1
         return self
@@ -173,6 +177,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self._step(self._placed(X, y, weights))
 
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return features and targets as arrays. reset: whether they are the first, which say how
+        many features and which classes there are."""
         X, y = validate_data(
             self,
             X,
@@ -198,9 +204,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return MirroredStrategy(mesh=self.strategy) if self.strategy else MirroredStrategy(1)
 
     def _begin(self, features: int, rows: float) -> None:
-        """Make a new model and a new optimizer. Weights of linear models begin at 0.
+        """Make a new model and a new optimizer. The weights of linear models begin at 0.
 
-        rows: the sum of their weights, over which the penalty is spread."""
+        rows: the sum of the weights of rows; losses are means over rows, so the penalty is divided
+            by it."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         sizes = [features, *self.hidden_layer_sizes, self._outputs()]
         with self._mesh_strategy().scope():
@@ -219,11 +226,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 )
             self.model_ = Network(layers)
             self.model_.penalty = self.alpha * self._penalty_of_row() / max(rows, 1.0)
-            self._take_on(self._new_optimizer())
+            self._make_trainer(self._new_optimizer())
         self.global_step_ = self.n_iter_ = 0
 
     def _new_optimizer(self) -> Any:
-        """Return the optimizer, new for each fit: its state is no parameter of the estimator."""
+        """Return a new optimizer: its state must not pass from one fit to the next."""
         rate = self.learning_rate_init
         if self.optimizer in ("adam", None):
             return Adam(self._adam_rate if rate is None else rate)
@@ -237,8 +244,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             optimizer.learning_rate = rate
         return optimizer
 
-    def _take_on(self, optimizer: Any) -> None:
-        """Make the trainer of the model."""
+    def _make_trainer(self, optimizer: Any) -> None:
+        """Make the trainer of the model, with this optimizer."""
         with self._mesh_strategy().scope():
             self.model_.loss = self._loss
             self.trainer_ = Trainer(self.model_, optimizer, self._loss)
@@ -274,9 +281,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         optimizer = state.pop("optimizer_", None)
         super().__setstate__(state)
         if optimizer is not None:
-            self._take_on(optimizer)
+            self._make_trainer(optimizer)
 
-    # ---- TensorFlow's words
+    # ---- the methods of TensorFlow's estimators
 
     def train(
         self,
@@ -285,14 +292,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         steps: int | None = None,
         max_steps: int | None = None,
     ) -> Self:
-        """Train on the batches of `input_fn()`, from the weights that there are; return the
-        estimator.
+        """Train on the batches of `input_fn()`, from the present weights; return the estimator.
 
-        input_fn: a function that returns an iterable of batches (features, targets), or one such
-            pair, with which every step is taken; features are arrays, or a dict of arrays, whose
-            columns are joined.
-        steps: how many more steps to take; None for one with each batch. max_steps: the total
-            number of steps of all calls, beyond which none is taken.
+        input_fn: a function that returns an iterable of batches (features, targets), or one batch,
+            which every step takes. Features are an array, or a dict of arrays, whose columns are
+            joined in the order of their names.
+        hooks: not supported. steps: the most steps that this call takes; None: one for each batch.
+        max_steps: the most steps that all calls together take.
+
+        Raises ArgumentError for hooks, for `steps` with `max_steps`, and for an `input_fn` that
+        gives no batches.
         """
         op = f"{type(self).__name__}.train"
         check_count(op, "steps", steps)
@@ -306,17 +315,20 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         steps = steps if max_steps is None else max_steps - getattr(self, "global_step_", 0)
         if steps is not None and steps <= 0:
             return self
-        for X, y in self._batches(op, pairs_of(input_fn, steps), steps):
+        for X, y in self._batches(op, pairs_of(op, input_fn, steps), steps):
             self._update(X, y)
         return self
 
     def evaluate(self, input_fn: InputFn, steps: int | None = None) -> dict[str, float]:
-        """Return average_loss, loss (the sum over a batch, on average), global_step and others."""
+        """Return a dict: `average_loss`, the loss of one target; `loss`, the mean over batches of
+        the summed loss of a batch; the metrics of the estimator; `global_step`.
+
+        steps: the most batches that are taken; None: all."""
         check_is_fitted(self, "model_")
         op = f"{type(self).__name__}.evaluate"
         check_count(op, "steps", steps)
         total, labels, outputs = 0.0, [], []
-        for X, targets in self._batches(op, pairs_of(input_fn), steps):
+        for X, targets in self._batches(op, pairs_of(op, input_fn), steps):
             raw, y = self._raw(X), self._targets(targets, False)
             total += float(self._loss(asarray(y), asarray(raw), "sum"))
             labels.append(y)
@@ -373,7 +385,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 class Perceptron(Estimator):
     """The arguments of multilayer perceptrons."""
 
-    _adam_rate = 0.02  # columns are about 1 in size
+    _adam_rate = 0.02  # suits columns whose elements are of the order of 1
 
     @checked
     def __init__(
@@ -398,20 +410,23 @@ class Perceptron(Estimator):
         )  # fmt: skip
 
 
-def pairs_of(input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches of an input function; a pair that it returns is yielded `count` times."""
+def pairs_of(op: str, input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Yield the batches of an input function; a pair that it returns is yielded `count` times.
+
+    op: the method that takes the function, for errors."""
+    remedy = "Write lambda: (features, targets)."
     if not callable(input_fn):
         problem = f"input_fn is {shown_value(input_fn)}, not a function"
-        raise error(ArgumentError, "input_fn", problem, remedy="Write lambda: (features, targets).")
+        raise error(ArgumentError, op, problem, remedy=remedy)
     data = input_fn()
     if not isinstance(data, Iterable):
         problem = f"input_fn returned {type_text(data)}, which yields no batches"
-        raise error(ArgumentError, "input_fn", problem, remedy="Write lambda: (features, targets).")
+        raise error(ArgumentError, op, problem, remedy=remedy)
     batches: Iterable[Any] = itertools.repeat(data, count or 1) if _is_pair(data) else data
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             problem = f"input_fn yields {type_text(batch)}, not a pair (features, targets)"
-            raise error(ArgumentError, "train", problem)
+            raise error(ArgumentError, op, problem, remedy=remedy)
         yield tuple(mapped(_on_host, batch))
 
 
@@ -424,12 +439,12 @@ def features_of(input_fn: InputFn) -> Iterator[Any]:
 
 
 def _is_pair(data: Any) -> bool:
-    """Return whether data are one batch (features, targets)."""
+    """Whether `data` is one batch (features, targets)."""
     return isinstance(data, tuple) and len(data) == 2 and _is_batch(data[0])
 
 
 def _is_batch(features: Any) -> bool:
-    """Return whether features are arrays, and no pair (features, targets)."""
+    """Whether `features` is an array or a dict of arrays, and no pair (features, targets)."""
     return isinstance(features, Mapping) or hasattr(features, "shape")
 
 
