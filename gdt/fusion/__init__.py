@@ -1,8 +1,9 @@
-"""Loops over elements: what element-wise ops compute, compiled as one loop for a chain of them.
+"""Loops over elements: element-wise ops, alone or a chain of them, compiled as one loop.
 
 **Formulas.** What an op computes for one element is its formula, text in a small language
-(`formula`) that stands beside the op: `formula="x * y"` of a ufunc, `has_formula(...)(op)` of
-another (`op_formula`). A `ElementGraph` is the values of one or many formulas, each once.
+(`formula`) that stands beside the op: `formula="x * y"` in the declaration of a ufunc,
+`has_formula(...)(op)` for other ops (`op_formula`). An `ElementGraph` holds the values of one or
+several formulas, equal ones once.
 
 **Loops.** `llvm` writes a graph as a loop for LLVM, by way of llvmlite, which the extra `fast`
 brings; `loop` runs it on blocks that broadcast, in any order in memory, in threads. A loop is

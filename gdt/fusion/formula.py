@@ -6,13 +6,14 @@ result. Its names are the op's operands. It may use
     + - * / & | ^ ~ << >>, comparisons, `a if condition else b`, numbers, inf, nan,
     abs, sqrt, floor, ceil, trunc, rint, copysign(a, b), fma(a, b, c): a * b + c rounded once,
     full_like(x, c): a number of the dtype of x,
-    bits(x): the bits of a number as an integer of its width, number(i): the reverse,
-    real(i): an integer as a number, wide(x): float32 as float64, narrow(x): float64 as float32,
-    and the names of other formulas, which are written in its place.
+    bits(x): the bits of a floating-point number as an integer, number(i): the reverse,
+    real(i): the floating-point number equal to an integer,
+    wide(x): float32 as float64, narrow(x): float64 as float32,
+    and calls of other formulas, whose values are written in place of the call.
 
-Both operands of an operator have one dtype; a number takes that of the other operand. All is
-computed as IEEE 754 says, and nothing is reordered, so that a formula of + - * / and sqrt has the
-bits of NumPy. `a if c else b` computes both.
+Both operands of an operator have one dtype; a literal number takes that of the other operand. All
+is computed as IEEE 754 says, in the order of the text, so that a formula of + - * / and sqrt has
+the bits of NumPy. `a if c else b` computes both a and b.
 
     >>> graph = ElementGraph()
     >>> x = graph.add("input", "f4", 0)
@@ -50,10 +51,11 @@ FORMULAS: dict[str, str] = {}
 
 
 class ElementGraph:
-    """The values of a loop over elements, each once: an operation, its dtype and its operands.
+    """The values of a loop over elements. Each is an operation, its dtype and its operands;
+    equal ones are one value.
 
-    dtypes: of each value, as `b1`, `i4` or `f8`. operations, operands: of each value; an input has
-    its number as operand, a number itself.
+    dtypes: of each value, as `b1`, `i4` or `f8`. operations: of each value. operands: of each
+    value, the values that it is computed from; of an input its number, of a constant its value.
     """
 
     def __init__(self) -> None:
@@ -63,15 +65,17 @@ class ElementGraph:
         self._known: dict[tuple[Any, ...], Node] = {}
 
     def add(self, operation: str, dtype: str, *operands: Any) -> Node:
-        """The value of an operation, the one that there is if it is known. A choice by numbers is
-        made here: a formula may have cases of which a known exponent leaves one."""
+        """The value of an operation, a new one unless the graph has it already.
+
+        Choices between constants are made here: a formula may have cases for exponents, of which a
+        known exponent leaves one."""
         if operation == "select" and self.operations[operands[0]] == "constant":
             chosen: Node = operands[1] if self.operands[operands[0]][0] else operands[2]
             return chosen
         if operation in ("equal", "or") and all(self.operations[o] == "constant" for o in operands):
             a, b = (self.operands[o][0] for o in operands)
             return self.constant(a == b if operation == "equal" else a or b, "b1")
-        # 0.0 is not -0.0, and no NaN equals another.
+        # Constants are compared by their text: 0.0 equals -0.0, and NaN does not equal itself.
         key = (operation, dtype, *(map(repr, operands) if operation == "constant" else operands))
         if key not in self._known:
             self._known[key] = len(self.operations)
@@ -86,10 +90,10 @@ class ElementGraph:
 
     def constant(self, value: Any, dtype: str) -> Node:
         """A number, rounded to `dtype`."""
-        return self.add("constant", dtype, np.dtype(dtype.replace("b1", "?")).type(value).item())
+        return self.add("constant", dtype, np.dtype(dtype).type(value).item())
 
     def write(self, formula: str, **names: Node) -> Node:
-        """Add the values of a formula, whose names stand for these values; return its result."""
+        """Add the values of a formula, and return its result. names: the values of its names."""
         return _FormulaWriter(self, names).run(formula)
 
 
@@ -105,6 +109,7 @@ class _FormulaWriter:
         self.graph, self.names = graph, names
 
     def run(self, formula: str) -> Node:
+        """Write the lines of a formula; return the value of the last."""
         *assignments, last = _lines(formula)
         for line in assignments:
             match line:
@@ -117,6 +122,7 @@ class _FormulaWriter:
         return self._node(last.value)
 
     def _node(self, part: ast.expr) -> Node:
+        """The value of a part that is no literal number."""
         value = self._value(part)
         if isinstance(value, ast.Constant):
             raise ValueError(
@@ -125,7 +131,7 @@ class _FormulaWriter:
         return value
 
     def _value(self, part: ast.expr) -> Node | ast.Constant:
-        """The value of a part; a number, which takes the dtype of what it meets, as it is."""
+        """The value of a part; a literal number stays one until it meets an operand's dtype."""
         graph = self.graph
         match part:
             case ast.Constant():
@@ -160,6 +166,7 @@ class _FormulaWriter:
         raise ValueError(f"no formula: {ast.unparse(part)}")
 
     def _call(self, name: str, arguments: list[ast.expr]) -> Node:
+        """The value of the call of a function or of another formula, whose operands are x, y, z."""
         if name in SAME:
             operands = self._together(*arguments)
             return self.graph.add(name, self.graph.dtypes[operands[0]], *operands)
@@ -179,7 +186,7 @@ class _FormulaWriter:
         return self.graph.write(formula, **dict(zip("xyz", values, strict=False)))
 
     def _together(self, *parts: ast.expr) -> list[Node]:
-        """The values of operands of one dtype."""
+        """The values of operands, which must have one dtype; literal numbers become constants."""
         values = [self._value(p) for p in parts]
         dtypes = [self.graph.dtypes[v] for v in values if isinstance(v, int)]
         if len({*dtypes}) != 1:

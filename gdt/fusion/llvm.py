@@ -39,17 +39,19 @@ ARITHMETIC = {
     "divide": ("fdiv", ""), "and": ("", "and"), "or": ("", "or"), "xor": ("", "xor"),
     "left": ("", "shl"), "right": ("", "ashr"),
 }  # fmt: skip
-"""LLVM's instructions for floating-point numbers and for integers."""
+"""LLVM's instructions for floating-point numbers and for integers; empty if formulas use none."""
 
 COMPARISONS = {
     "less": ("olt", "lt"), "less_equal": ("ole", "le"), "greater": ("ogt", "gt"),
     "greater_equal": ("oge", "ge"), "equal": ("oeq", "eq"), "not_equal": ("une", "ne"),
 }  # fmt: skip
+"""LLVM's conditions for floating-point numbers and, without the sign, for integers."""
+
 FUNCTIONS = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
     "rint": "rint", "fma": "fma", "copysign": "copysign",
 }  # fmt: skip
-
+"""LLVM's intrinsics of floating-point numbers."""
 
 VARIABLE = "GDT_COMPILED_LOOPS"
 WANTED = os.environ.get(VARIABLE, "").strip().lower() not in ("0", "false", "no", "off")
@@ -62,7 +64,7 @@ def problem() -> str:
 
 @cache
 def _target() -> tuple[Any, str]:
-    """The machine for which llvmlite compiles, or why there is none."""
+    """The machine for which llvmlite compiles; or None, and the reason why there is none."""
     try:
         import llvmlite.binding as llvm  # noqa: PLC0415 - takes 50 ms, and only loops need it
     except Exception as e:
@@ -84,14 +86,16 @@ def _target() -> tuple[Any, str]:
 
 def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Sequence[Node],
             checked: Sequence[Node], is_tolerant: bool = False) -> str:  # fmt: skip
-    """The text of the loop that computes the values `outputs` of a graph.
+    """The text of the function `loop` that computes the values `outputs` of a graph. It returns 1
+    if an element of a value in `checked` is infinite or NaN, else 0.
 
     inputs: for each block that is read its dtype, and whether it has one element along the last
-        axis. checked: the values of which the loop says whether one is infinite or no number;
-        if it is tolerant, only where the elements of all inputs are finite.
+        axis. is_tolerant: whether elements whose inputs are not all finite are left out of the
+        check.
     """
     rows, count = _Rows(graph, inputs, outputs, checked, is_tolerant), len(inputs) + len(outputs)
     objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in "xp")
+    # For each block: its address (b), its steps (d, f), and where its current row begins (p).
     loads = [
         line
         for n in range(count)
@@ -168,6 +172,9 @@ class _Rows:
         self.count = 0
 
     def text(self) -> str:
+        """The function `row`, which returns 1 if an element of a checked value is odd, else 0.
+
+        For each dtype it adds up v - v of all checked values v: NaN if one is infinite or NaN."""
         graph = self.graph
         used = _used(graph, (*self.outputs, *self.checked))
         names: dict[Node, str] = {}
@@ -281,7 +288,7 @@ exit:
         self.lines.append(f"store {stored} {value}, ptr {pointer}")
 
     def _sums(self, checked: Sequence[tuple[str, str]]) -> dict[str, str]:
-        """For each dtype a value that is NaN if a checked one is infinite or no number, else 0."""
+        """For each dtype a value that is NaN if a checked one is infinite or NaN, else 0."""
         sums: dict[str, str] = {}
         for value, dtype in checked:
             name = NAMES[dtype]
@@ -320,14 +327,14 @@ exit:
 
 
 def _number(value: Any, dtype: str) -> str:
-    """A number as LLVM writes it: floating-point numbers by the bits of their float64."""
+    """A number as LLVM writes it, a floating-point number as the bits of a float64."""
     if dtype == "b1":
         return "true" if value else "false"
     return f"0x{struct.pack('>d', value).hex().upper()}" if dtype[0] == "f" else str(value)
 
 
 def _used(graph: ElementGraph, outputs: Sequence[Node]) -> list[Node]:
-    """The values that `outputs` are computed from, each after its operands."""
+    """The values that `outputs` are computed from, and these, each after its operands."""
     used = set(outputs)
     for node in reversed(range(len(graph.operations))):
         if node in used and graph.operations[node] not in ("input", "constant"):
@@ -347,7 +354,7 @@ _COMPILED: dict[str, tuple[Any, Function]] = {}
 
 
 def compiled(text: str, count: int) -> Function:
-    """The function `loop` of a text, of so many blocks."""
+    """The function `loop` of a text, which takes `count` blocks; compiled once in a process."""
     with _LOCK:  # LLVM compiles in one thread at a time
         if text not in _COMPILED:
             _COMPILED[text] = _compile(text, count)

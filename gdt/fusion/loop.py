@@ -20,13 +20,13 @@ Block = Any
 Shape = tuple[int, ...]
 
 SMALLEST = 4096
-"""The fewest elements of a block that a loop of several ops takes: on fewer NumPy is done in the
-time of a call."""
+"""The fewest elements of a block that a loop of several ops takes: for fewer, NumPy takes no longer
+than the call of a loop."""
 SMALLEST_OP = 2 * SMALLEST
 """The fewest elements of a block that a loop of one op takes."""
-SHORTEST_ROW = 16  # elements; calls of shorter rows take longer than to make blocks whole
-PIECE = 512  # elements
-MOST_KNOWN = 4  # the largest integer that is part of a loop
+SHORTEST_ROW = 16  # elements; for shorter rows it is faster to broadcast blocks in memory
+PIECE = 512  # elements of the pieces in which a row is copied many times
+MOST_KNOWN = 4  # the largest integer operand that is compiled into a loop, as small exponents are
 AXES = 3  # of the nest of loops
 
 
@@ -38,8 +38,8 @@ def are_compiled() -> bool:
 class FusedLoop:
     """A loop that computes values of a graph for every element of blocks, which broadcast.
 
-    dtypes: of the inputs of the graph. outputs: the values that it computes. checked: those of
-    which it tells whether one is infinite or no number, though the elements of all inputs are
+    dtypes: of the inputs of the graph. outputs: the values that it computes. checked: the values of
+    which it tells whether an element is infinite or NaN while the inputs of that element are
     finite.
     """
 
@@ -53,14 +53,15 @@ class FusedLoop:
         self.graph, self.dtypes, self.outputs, self.checked = graph, dtypes, outputs, checked
         dtypes = [*dtypes, *[graph.dtypes[node] for node in outputs]]
         self.itemsizes = tuple([int(dtype[1]) for dtype in dtypes])
-        self.result = np.dtype(dtypes[len(self.dtypes)].replace("b1", "?"))
-        # Whether inputs are asked for what is not finite, as they are once they have been so.
+        self.result = np.dtype(dtypes[len(self.dtypes)])  # of the first output
+        # Whether the compiled loop looks at the inputs of each element, which takes time: it does
+        # from the first run on in which an input is not finite.
         self.is_tolerant = False
         self._functions: dict[tuple[bool, ...], llvm.Function] = {}
 
     def run(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
-        """Compute `outs`, without gaps and of this shape, from blocks without gaps; return whether
-        a checked value is infinite or no number, though all elements beside it are finite."""
+        """Compute `outs`, C-ordered blocks of this shape, from C-ordered blocks that broadcast to
+        it; return whether a checked value is infinite or NaN though its inputs are finite."""
         function, numbers = self.prepared(shape, *[b.shape for b in blocks])
         is_odd = function(*blocks, *outs, numbers) != 0
         if is_odd and not self.is_tolerant and not all(map(_is_finite, blocks)):
@@ -69,7 +70,8 @@ class FusedLoop:
         return is_odd
 
     def prepared(self, shape: Shape, *shapes: Shape) -> tuple[llvm.Function, Any]:
-        """The compiled loop for blocks of these shapes, and the numbers that come after them."""
+        """The compiled loop for blocks of these shapes, and its last argument, the lengths of axes
+        and steps of blocks."""
         nest = nest_of(shape, *shapes)
         assert nest is not None
         function = self._functions.get((self.is_tolerant, *nest.ones)) or self._compiled(nest)
@@ -84,7 +86,7 @@ class FusedLoop:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a block without gaps, which compiled loops read as it is."""
+    """Whether a value is a C-ordered block, which compiled loops read as it is."""
     return type(value) is np.ndarray and value.flags.carray
 
 
@@ -110,7 +112,7 @@ class Nest(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _numbers(nest: Nest, itemsizes: tuple[int, ...]) -> Any:
-    """The numbers that a compiled loop takes; outputs come after the blocks that are read."""
+    """The lengths and steps in bytes that a compiled loop takes, see `gdt.fusion.llvm`."""
     outer, middle, inner = nest.lengths
     own = (middle * inner, inner)  # of a block of the whole shape
     steps = [*nest.steps, *[own] * (len(itemsizes) - len(nest.steps))]
@@ -120,8 +122,9 @@ def _numbers(nest: Nest, itemsizes: tuple[int, ...]) -> Any:
 
 @lru_cache(maxsize=4096)
 def nest_of(shape: Shape, *shapes: Shape) -> Nest | None:
-    """The nest of loops over C-ordered blocks of these shapes; None if it has too many axes, or
-    if its rows are so short that a loop of them is slow."""
+    """The nest of loops over C-ordered blocks of these shapes. Adjacent axes along which the same
+    blocks broadcast are one. None for a nest of more than `AXES`, and for rows so short that loops
+    over them are slow."""
     padded = [(1,) * (len(shape) - len(s)) + s for s in shapes]
     lengths: list[int] = []
     present: list[tuple[bool, ...]] = []  # along each axis, which blocks have more than one element
@@ -151,9 +154,11 @@ def nest_of(shape: Shape, *shapes: Shape) -> Nest | None:
 
 
 def arranged(shape: Shape, blocks: Sequence[Block]) -> tuple[Shape, list[Block], Order] | None:
-    """Blocks that broadcast to a shape as blocks without gaps in C order, their shape then, and the
-    order in memory of the blocks of the whole shape; None where these have several. Blocks along
-    which no loop would run are made whole."""
+    """Blocks that broadcast to a shape, as C-ordered blocks for a loop.
+
+    Return the shape with its axes in the order of memory, the blocks with theirs in that order, and
+    the order; None if the blocks of the whole shape have different orders. Where no nest of loops
+    fits, blocks are broadcast in memory."""
     in_order = tuple(range(len(shape)))
     orders = {order_in_memory(b) or in_order for b in blocks if b.shape == shape}
     if len(orders) > 1:
@@ -174,8 +179,8 @@ def arranged(shape: Shape, blocks: Sequence[Block]) -> tuple[Shape, list[Block],
 
 
 def _whole(block: Block, shape: Shape) -> Block:
-    """A block that broadcasts to a shape, in that shape. A row that many rows share is copied in
-    longer pieces: NumPy takes a dozen times as long for one row at a time."""
+    """A copy of a block, broadcast to a shape. A row that many rows share is copied several times
+    at once: one row at a time takes NumPy a dozen times as long."""
     result = NUMPY.empty(shape, block.dtype)
     length = shape[-1]
     if block.size != length or block.shape[-1:] != (length,):
@@ -190,7 +195,7 @@ def _whole(block: Block, shape: Shape) -> Block:
 
 
 def empty(shape: Shape, dtype: np.dtype, order: Order) -> Block:
-    """New memory without gaps, its axes in `order`."""
+    """A new block, whose axes lie in memory in `order`."""
     block = NUMPY.empty(shape, dtype, order)
     if order is None or block.transpose(order).flags.c_contiguous:
         return block
@@ -199,10 +204,11 @@ def empty(shape: Shape, dtype: np.dtype, order: Order) -> Block:
 
 
 class CompiledOp:
-    """A formula of blocks as a loop, in the place of an op's body.
+    """A formula as a loop, in the place of an op's body.
 
-    Infinities and NaN that finite operands give are the body's, with its warnings; what a formula
-    does not compute, such as the sine of a great angle, is NaN there, and the body's too.
+    Elements that are infinite or NaN though their operands are finite are computed again by the
+    body: for its warnings, and since a formula gives NaN where it does not apply, as for the sine
+    of a large angle.
 
     body: a function of blocks.
     """
@@ -210,13 +216,13 @@ class CompiledOp:
     def __init__(self, name: str, formula: OpFormula, body: Callable[..., Block]) -> None:
         self.__name__, self._formula, self.body = name, formula, body
         self._loops: dict[tuple[Any, ...], FusedLoop] = {}
-        # Of an operand alone, from the first run on, without further questions where it fits.
+        # From the first run of a single operand on, what runs for a block of the same shape.
         self._shape: Shape | None = None
         self._dtype: np.dtype
         self._prepared: tuple[llvm.Function, Any]
 
     def __eq__(self, other: object) -> bool:
-        """Whether both compute the same: each block of an op has one."""
+        """Whether both compute the same: the blocks of one op have a `CompiledOp` each."""
         return type(other) is CompiledOp and other._formula == self._formula
 
     def __hash__(self) -> int:
@@ -263,7 +269,7 @@ class CompiledOp:
         kinds = [x.dtype if isinstance(x, np.ndarray) else type(x) for x in operands]
         dtypes = self._formula.dtypes(kinds, None)
         assert dtypes is not None
-        # Small integers, which exponents are, become numbers of the loop.
+        # Small integers, such as exponents, are compiled into the loop.
         known = tuple([x if type(x) is int and abs(x) <= MOST_KNOWN else None for x in operands])
         triples = list(zip(operands, dtypes, known, strict=True))
         blocks = [np.asarray(x, dtype) for x, dtype, number in triples if number is None]

@@ -15,11 +15,11 @@ Dtypes = Callable[[Sequence[Kind], str | None], Sequence[str] | None]
 class OpFormula(NamedTuple):
     """The formula of an op of operands x, y, z.
 
-    dtypes: from the kinds of the operands and the dtype of the result (None if that is not known)
-    to the dtypes in which operands are computed with, as `f4`; None where there is no formula.
-    propagates: whether the result is infinite or no number wherever an operand is. is_exact:
-    whether it has the bits of the op's body. fewest: how many times `SMALLEST_OP` elements a block
-    has where a loop is faster than the body.
+    text: see `gdt.fusion.formula`. dtypes: a function of the kinds of the operands and of the dtype
+    of the result (None if that is not known): the dtypes to which operands are cast, as `f4`, or
+    None if the formula does not apply. propagates: whether the result is infinite or NaN wherever
+    an operand is. is_exact: whether the result has the bits of the op's body. fewest: the size of a
+    block, in units of `SMALLEST_OP` elements, from which a loop is faster than the body.
     """
 
     text: str
@@ -29,13 +29,14 @@ class OpFormula(NamedTuple):
     fewest: int = 1
 
 
+# The texts of formulas that propagate. (x / y is 0 where y is infinite.)
 PROPAGATING = {"x + y", "x - y", "x * y", "x * x", "-x", "abs(x)", "sqrt(x)"}
 UFUNCS: dict[str, OpFormula] = {}
 """The formulas of NumPy's ufuncs, by their names."""
 
 
 def formula_of(function: Any, static: Mapping[str, Any]) -> OpFormula | None:
-    """The formula of a function of blocks and of what it is called with; None if it has none."""
+    """The formula of a function of blocks, called with these statics; None if it has none."""
     if isinstance(function, np.ufunc):
         return None if static else UFUNCS.get(function.__name__)
     find = getattr(function, "formula", None)
@@ -43,7 +44,7 @@ def formula_of(function: Any, static: Mapping[str, Any]) -> OpFormula | None:
 
 
 def code_of(dtype: np.dtype) -> str:
-    """The kind and the bytes of a dtype."""
+    """The kind and the bytes of a dtype, as `f4`."""
     return f"{dtype.kind}{dtype.itemsize}"
 
 
@@ -70,7 +71,7 @@ def ufunc_formula(name: str, text: str, kinds: str) -> OpFormula:
 
 
 def _is_cast(operand: Kind, code: str) -> bool:
-    """Whether a loop can make a number of this dtype of an operand."""
+    """Whether a loop can cast an operand to this dtype; none casts floats to integers."""
     if not isinstance(operand, np.dtype):
         return operand in (int, float, bool)
     own = code_of(operand)

@@ -6,8 +6,8 @@ with nothing in between, and puts one instruction in their place: a `FusedFuncti
 reads each operand once and writes only what is read elsewhere. What an op computes for one element
 is its formula (`gdt.fusion`); ops without one are left as they are.
 
-A segment has the bits of its instructions. Where a value becomes infinite or no number though the
-operands are finite, it runs them one by one, which gives their warnings.
+The fused instruction has the bits of those that it replaces. Where a value is infinite or NaN
+though its operands are finite, it runs them one by one, which gives their warnings.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def fused(
     constants: Set[int],
     program: Callable[[Sequence[Instruction], Sequence[int], Sequence[int]], Run],
 ) -> list[Instruction]:
-    """The instructions of a program, with segments in the place of those that can be fused.
+    """The instructions of a program, with fused ones in the place of those that can be fused.
 
     outputs: the registers that the program returns. values: what each register held when the
     program was recorded. constants: the registers that are the same in every run. program: makes a
@@ -95,10 +95,10 @@ def fused(
 
 
 def _alike(numbers: Sequence[int], calls: Sequence[ElementCall | None]) -> Iterator[list[int]]:
-    """Consecutive calls in groups of one shape, each of which runs after those that it reads from.
+    """Consecutive calls in groups of one shape, ordered so that each runs after its operands.
 
-    Of the calls whose operands are there the smallest come first: they are operands of larger ones,
-    whose group is then not divided by them.
+    Of the calls whose operands are computed, those of the smallest shape come first: they are
+    operands of larger ones, whose group would else be cut in two.
     """
     waiting = {at: call for at in numbers if (call := calls[at]) is not None}
     while waiting:
@@ -171,8 +171,8 @@ def _parts(k: Instruction, count: int) -> Sequence[Expression | None]:
 
 
 def _normalized(part: Expression | None) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None:
-    """The function that an expression calls, its arguments, and its keywords but for memory. An
-    argument is the number of an operand, its shape and a value: None where that is not so."""
+    """The function that an expression calls, its arguments, and its keywords but for `out`; None
+    for an expression of another kind. Arguments: see `_argument`."""
     if not isinstance(part, CallExpression):
         return None
     function, arguments = part.function.value, [*part.arguments]
@@ -195,6 +195,8 @@ def _normalized(part: Expression | None) -> tuple[Any, tuple[Any, ...], tuple[An
 
 
 def _argument(part: Expression) -> tuple[int | None, Shape | None, Any] | None:
+    """An argument of a call as the number of an operand, the shape to which it is reshaped, and a
+    value: (number, None or shape, None) or (None, None, value). None for other expressions."""
     block = part.block if isinstance(part, Reshaped) else part
     operand = block.sequence if isinstance(block, Item) else block
     if isinstance(operand, Operand):
@@ -206,12 +208,12 @@ def _argument(part: Expression) -> tuple[int | None, Shape | None, Any] | None:
 
 
 class FusedFunction:
-    """The function of an instruction that stands for several element-wise ones.
+    """The function of a fused instruction.
 
-    run: computes all elements, see `FusedLoop.run`. registers: whose values the function takes.
-    inputs: what `run` takes of them. shape, dtypes: of each block that it makes. run_one_by_one:
-    the function of its instructions. nbytes: that its instructions read and write one by one, and
-    that it reads and writes.
+    run: computes all elements, see `FusedLoop.run`. registers: those whose values the function
+    takes. inputs: what `run` takes of these values. shape: of each block that it makes. dtypes: of
+    its outputs. run_one_by_one: runs the instructions that it replaces. nbytes: the bytes that
+    those read and write, and the bytes that the loop does.
     """
 
     nbytes = 0, 0
@@ -228,8 +230,8 @@ class FusedFunction:
         self.run, self.shape, self.dtypes = run, shape, dtypes
         self.run_one_by_one = run_one_by_one
         self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
-        # The compiled loop and its numbers, from the first run on, where it takes the values as
-        # they are: on small blocks all other questions take longer than the loop.
+        # The compiled loop and its numbers, from the first run on, if it reads the values as they
+        # are: for small blocks, all that `_outs` does takes longer than the loop.
         self.prepared: tuple[Callable[..., int], Any] | None = None
         self.is_plain = [i.register for i in inputs] == [*registers]
 
@@ -248,7 +250,7 @@ class FusedFunction:
         return [*zip(*results, strict=True)]
 
     def _outs(self, blocks: Sequence[Any]) -> list[Block] | None:
-        """The blocks of all outputs; None if the instructions are to run one by one."""
+        """The blocks of all outputs; None if the instructions have to run one by one."""
         if self.prepared is not None and all(map(is_plain, blocks)):
             function, numbers = self.prepared
             outs = [NUMPY.empty(self.shape, dtype) for dtype in self.dtypes]
@@ -274,7 +276,7 @@ class FusedFunction:
         return outs
 
     def _prepare(self, shape: Shape, blocks: Sequence[Any], arrays: Sequence[Block]) -> None:
-        """Take the compiled loop for later calls, if it reads the blocks as they are."""
+        """Keep the compiled loop for later calls, if it reads the blocks as they are."""
         self.is_plain = False
         loop = getattr(self.run, "loop", None)
         same = all(b.size == a.size for b, a in zip(blocks, arrays, strict=True) if is_plain(b))
@@ -288,7 +290,9 @@ def _segment(
     values: Sequence[Any],
     program: Callable[..., Run],
 ) -> Instruction | None:
-    """One instruction in the place of calls; None where it would not be faster."""
+    """One instruction in the place of calls; None if they cannot be fused, or would not be faster.
+
+    returned: the registers of the calls that others read."""
     shape = calls[0].shape
     if len(calls) < 2 or math.prod(shape) < SMALLEST or not returned:
         return None
@@ -326,8 +330,9 @@ def _shape(value: Any) -> Shape:
 class _GraphWriter:
     """A writer of calls into one graph.
 
-    nodes: the value of each output register. inputs: of the graph. absorbed: values of which what
-    is infinite or no number may leave no trace in what is computed from them.
+    nodes: the value of each output register. inputs: of the graph. absorbed: the operands of
+    formulas that do not propagate: an infinity or NaN there may not show in any result, so they
+    are checked themselves.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -337,7 +342,7 @@ class _GraphWriter:
         self.absorbed: set[Node] = set()
 
     def write(self, call: ElementCall) -> bool:
-        """Add a call; whether its formula takes operands of such dtypes."""
+        """Add a call; return whether its formula takes operands of these dtypes and shapes."""
         graph, formula = self.graph, call.formula
         kinds = [self._kind(a) for a in call.arguments]
         dtypes = None if formula is None else formula.dtypes(kinds, call.dtype)
@@ -373,7 +378,7 @@ class _GraphWriter:
         return run
 
     def can_be_odd(self, node: Node) -> bool:
-        """Whether a value is computed, and may be infinite or no number."""
+        """Whether a value is computed, and may be infinite or NaN."""
         kind = self.graph.operations[node]
         return self.graph.dtypes[node][0] == "f" and kind not in ("input", "constant")
 
@@ -385,6 +390,7 @@ class _GraphWriter:
         return block.dtype if isinstance(block, np.ndarray) else type(block)
 
     def _operand(self, argument: Any, dtype: str) -> Node:
+        """The value of an argument, cast to `dtype`: that of a call, or an input of the graph."""
         graph = self.graph
         if not isinstance(argument, Argument):
             return graph.constant(argument, dtype)

@@ -1,5 +1,5 @@
-"""Element-wise instructions without a compiler: NumPy's functions on slices of their blocks, which
-stay in the cache from one function to the next."""
+"""Fusion without a compiler: element-wise instructions as NumPy's functions on slices of blocks,
+which stay in the cache of a core from one function to the next."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Shape = tuple[int, ...]
 
 
 class Argument(NamedTuple):
-    """An operand of a call: the block of a register, in another shape unless that is None."""
+    """An operand of a call: the block of a register, reshaped unless `shape` is None."""
 
     register: int
     shape: Shape | None
 
 
 class ElementCall(NamedTuple):
-    """An instruction that computes every element of a block by itself.
+    """An instruction that computes each element of a block from the same element of its operands.
 
-    run: its function of NumPy's arrays and numbers. formula: what it computes, None if there is no
-    formula. arguments: registers, and numbers that are known. output: its register. shape, dtype:
-    of each block of the output.
+    run: its function of NumPy's arrays and numbers. formula: its formula, None if it has none.
+    arguments: an `Argument` or a number each. output: the register of the output. shape, dtype: of
+    each block of the output.
     """
 
     instruction: Instruction
@@ -45,7 +45,9 @@ class ElementCall(NamedTuple):
 
 
 class LoopInput(NamedTuple):
-    """An input of a loop: the block of a register in a shape, or a number as a dtype."""
+    """An input of a loop: the value of a register, reshaped unless `shape` is None.
+
+    dtype: that of the block; of a number, the dtype that the loop gets it in."""
 
     register: int
     shape: Shape | None
@@ -53,10 +55,10 @@ class LoopInput(NamedTuple):
 
 
 class Slices:
-    """Calls of NumPy's functions on slices of blocks, which stay in the cache from one to the next;
-    what takes the place of a loop where none can be compiled.
+    """Calls of NumPy's functions on slices of blocks: what takes the place of a compiled loop, with
+    the methods of `gdt.programs.fusing`'s writer of graphs.
 
-    inputs: of the calls.
+    values: what each register held when the program was recorded. inputs: of all calls.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -66,7 +68,7 @@ class Slices:
         self._made: dict[int, str] = {}  # the registers of outputs, with their dtypes
 
     def write(self, call: ElementCall) -> bool:
-        """Add a call."""
+        """Add a call; return True, since NumPy takes all operands."""
         for argument in call.arguments:
             if isinstance(argument, Argument) and argument.register not in self._made:
                 key = LoopInput(*argument, "f8")  # as which Python's numbers are
@@ -146,8 +148,3 @@ def _sliced(
     count = threads.count_for(math.prod(shape))
     threads.together([partial(compute, places[i::count]) for i in range(count)])
     return False
-
-
-def _within(shape: Shape, place: tuple[slice, ...]) -> tuple[slice, ...]:
-    """A place in a block of this shape, which is whole along axes of length 1."""
-    return tuple([slice(None) if n == 1 else p for n, p in zip(shape, place, strict=True)])
