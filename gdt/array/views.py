@@ -1,7 +1,8 @@
 """Views: arrays that show the elements of another array, and write through to it.
 
-`x[1:3]`, `x.T` and `x.reshape(-1)` share the memory of `x` in NumPy. Here blocks are never written,
-and what a view of a split array shows may lie on other devices; so a view remembers its base, the
+`x[1:3]`, `x.T` and `x.reshape(-1)` share the memory of `x` in NumPy. Here blocks that
+others may refer to are never written, and what a view of a split array shows may lie on other
+devices; so a view remembers its base, the
 array that owns the elements, and the steps that lead from there to it. A write to a view makes a
 new value of the base by the inverse of the steps. All other views of that base are outdated by it:
 their blocks are made anew when they are read next. The base knows its views by weak references.

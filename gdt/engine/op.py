@@ -5,21 +5,21 @@
         return xp.matmul(x, w)
 
 The parameters after the namespace `xp` and before `/` are the operands; the others are statics,
-part of the plan's key. A body may name, after `*`, what the engine knows and it needs, with the
-default `FROM_ENGINE`, or None. Calls do not pass these:
+part of the plan's key. After `*` a body may name parameters that the engine fills in and calls do
+not pass; their default is `FROM_ENGINE`, or None:
 
-- `out`: the array(s) to write into, or None; a body that takes it gets recycled or donated memory,
-  whose axes may lie in any order: a reshape of it may be a copy. What it returns is never a view
-  of an operand;
-- `block_shape`: the shape of the block that the first output has;
+- `out`: the array(s) to write into, or None. It is recycled or donated memory, whose axes may lie
+  in any order: a reshape of it may be a copy. A body that takes `out` returns no view of an
+  operand;
+- `block_shape`: the shape of a block of the first output;
 - `shards`: where the shards of each factor begin, and how many of their elements are valid;
-- `scratch`: the memory of the operand that `scratch=` names, where a program knows that nobody
-  reads it afterwards, or None;
-- `labels`: for contractions, the mesh axes and factors of every operand's and the output's block.
+- `scratch`: the memory of the operand that the option `scratch=` names, if a program knows that
+  nobody reads it afterwards; else None;
+- `labels`: for contractions, the mesh axes and factors of the blocks of operands and output.
 
-Bodies address array axes from the end: the leading axes of a block are mesh axes. They return what
-each coordinate computes; the engine combines coordinates inside a block, and leaves the rest
-partial.
+A body counts axes from the end, since the leading axes of a block are mesh axes. Of a reduction it
+returns the result of each coordinate; the engine combines the coordinates inside a block, and the
+results of several blocks stay a partial reduction.
 """
 
 from __future__ import annotations
@@ -74,12 +74,14 @@ NEW = object.__new__
 
 
 class CallSignature:
-    """The signature of an op's calls, made when it is asked for: making those of all ops takes
-    longer than anything else in declaring them."""
+    """The signature of an op's calls, made when it is first read: making it takes longer than all
+    else in declaring an op."""
 
     def __get__(self, instance: Any, owner: type) -> inspect.Signature:
         if instance is None:
-            raise AttributeError("__signature__")  # the class has that of its constructor
+            raise AttributeError(
+                "__signature__"
+            )  # `inspect` then reads the constructor of the class
         signature: inspect.Signature = instance.signature()
         instance.__signature__ = signature
         return signature
@@ -88,8 +90,8 @@ class CallSignature:
 class Op(Differentiable, Generic[P, R_co]):
     """One operation: rule, body, vjp. `op(x, y, axis=0)` runs it on distributed arrays.
 
-    P are the parameters of its body after `xp`, and R_co is what a call returns, for type checkers.
-    They take operands by position alone, where a call takes them by name too.
+    For type checkers, P are the parameters of the body after `xp`, and R_co is the type of results.
+    (A call also takes operands by name, which P does not say: they stand before `/`.)
     """
 
     __signature__ = CallSignature()
@@ -109,7 +111,7 @@ class Op(Differentiable, Generic[P, R_co]):
         self.count = sys.maxsize if variadic else len(self.declaration.operands)  # of operands
         self.plans: Cache[Plan] = Cache(PLAN_BYTES)
         self.alternative_plan: Callable[..., Plan | None] | None = None
-        self.plain = self  # of an op that `shows` has made, the op that returns no views
+        self.plain = self  # the op whose results are no views: differs for one that `shows` made
         self.step: Callable[..., Step] | None = None
 
     def signature(self) -> inspect.Signature:
@@ -121,11 +123,12 @@ class Op(Differentiable, Generic[P, R_co]):
         return f"<op {self.name}>"
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
-        """The op itself: it is a routine to `help` and `inspect`, and no method of its owners."""
+        """The op itself: it is never bound as a method. (`help` and `inspect` take what has
+        `__get__` for a routine.)"""
         return self
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """By module and name, as functions are; a copy is the op itself."""
+        """Pickle by module and name, as functions are pickled; a copy is the op itself."""
         if self.step is not None:
             return f"{self.name}_"
         return declared_op, (self.__module__, self.name)
@@ -135,53 +138,53 @@ class Op(Differentiable, Generic[P, R_co]):
         return self.declaration.variadic or count == len(self.declaration.operands)
 
     def kernel(self, function: F, *, has_library: bool = False) -> F:
-        """Declare a kernel: a function like the body, with a `Launcher` in the place of `xp`. It
-        takes the statics, and of `INJECTED` what the body takes; see `gdt.engine.launcher`.
+        """Declare a kernel: a decorator of a function like the body, with a `Launcher` in the place
+        of `xp`; see `gdt.engine.launcher`.
 
-        has_library: whether the body calls a library of GPU kernels, between which and gdt's own
-        `gdt.matmul_backend` chooses.
+        has_library: whether the body calls a library of GPU kernels; `gdt.matmul_backend` then
+        chooses between that and the kernel.
         """
         self.declaration = replace(self.declaration, kernel=function, has_library=has_library)
         return function
 
     def specialize(self, function: F) -> F:
-        """Declare what runs in the body's place on the host: a function of the body, of what the
-        first call passes to it and of the statics, which returns it, or None; see
-        `gdt.engine.loops`."""
+        """Declare a specialization: a decorator of `f(body, *blocks, **statics)`, which the first
+        call of a plan runs on the host. It returns a function that runs in the place of the body
+        from then on, or None to keep the body; see `gdt.engine.loops`."""
         self.declaration = replace(self.declaration, specialization=function)
         return function
 
     def alternative(self, function: F) -> F:
-        """Declare what may plan a call in another way than by the rule: a function of the plan that
-        the rule gives, of the types of the operands and of the statics, which returns a plan, or
-        None where that of the rule stays."""
+        """Declare another way to plan calls: a decorator of `f(plan, *types, **statics)`, which
+        returns a plan to run in the place of `plan`, the rule's, or None to keep that."""
         self.alternative_plan = function
         return function
 
     def extend(self, function: F) -> F:
-        """Declare what runs calls that pass one of the parameters that `extended=` names: a
-        function of ops with the parameters of the body after `xp`."""
+        """Declare the extension: a decorator of a function of ops, with the parameters of the body
+        after `xp`, that runs calls which pass a parameter that `extended=` names."""
         self.declaration = replace(self.declaration, extension=function)
         return function
 
     def shows(self, step: Callable[..., Step]) -> Self:
-        """Return this op for users: its results are views of the operand, as NumPy's are. The op
-        itself returns arrays of their own, for functions that write to no array.
+        """Return an op that does the same and whose results are views of the operand, as NumPy's
+        are. It is for users; gdt's own functions, which write to no array, call this one.
 
-        step: a function of the types of operand and result and of the statics: the step from the
-            operand to the view, of a kind that `gdt.array.views.view_step` has declared.
+        step: `step(operand_type, result_type, **statics)` returns the step from the operand to the
+            view, of a kind that `gdt.array.views.view_step` declares.
         """
         showing = NEW(type(self))
         vars(showing).update(vars(self), plain=self, step=step, plans=Cache(PLAN_BYTES))
         return showing
 
     def _new_plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
+        """Make the plan of a call; its `steps` are None unless results are views."""
         plan = self.plan(args, static)
         plan.steps = None if self.step is None else ()
         return plan
 
     def _steps(self, plan: Plan, out: ArrayType, static: Mapping[str, Any]) -> tuple[Step, ...]:
-        """The steps to a view of type `out`, which the plan remembers."""
+        """The steps from an operand of the plan to a view of type `out`, kept in the plan."""
         plan.steps = (self.step(plan.types[0], out, **static),)  # type: ignore[misc]
         return plan.steps
 
@@ -192,10 +195,10 @@ class Op(Differentiable, Generic[P, R_co]):
         is the first such call, and run it on the operands' blocks."""
         count = len(args)
         types: list[Any]
-        blocks: Any  # the only ones of all operands
+        blocks: Any  # the first block of each operand: on a mesh of one block, the only one
         if count == 1 and type(args[0]) is DistributedArray:  # as below, in less time
             (a,) = args
-            types, blocks = [a.type], [a.blocks[0]]  # an outdated view is made anew here
+            types, blocks = [a.type], [a.blocks[0]]  # reading `blocks` updates an outdated view
         else:
             if count > self.count:
                 args, static = self._named(args, static)
@@ -243,7 +246,8 @@ class Op(Differentiable, Generic[P, R_co]):
             elif plan.passes and (
                 resolved := resolved_operands(self.declaration, plan, args, static)
             ):
-                out, observers = self.plain._call(*resolved, **static), ()  # which has told
+                # This call has told the observers.
+                out, observers = self.plain._call(*resolved, **static), ()
             else:
                 out = self.run_plan(plan, args, blocks)
         except GdtError:
@@ -267,7 +271,7 @@ class Op(Differentiable, Generic[P, R_co]):
     def _blamed(
         self, args: Sequence[Any], static: Mapping[str, Any], cause: Exception
     ) -> Exception:
-        """The error that says which argument is wrong, for the exception that it caused."""
+        """The error of a call that raised `cause`; it names the argument to blame."""
         if isinstance(cause, MemoryError):
             return out_of_memory(self.name, cause)
         arguments = {self.declaration.operand_name(i): a for i, a in enumerate(args)} | dict(static)
@@ -278,7 +282,7 @@ class Op(Differentiable, Generic[P, R_co]):
     def _named(
         self, args: tuple[Any, ...], static: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Statics that were given by position, by name."""
+        """Operands by position, and statics by name, of a call that gave statics by position."""
         rest = args[self.count :]
         names = self.declaration.positions
         if len(rest) == 1 and names and not static:  # as most calls are
@@ -288,8 +292,8 @@ class Op(Differentiable, Generic[P, R_co]):
         return args[: self.count], dict(zip(names, rest, strict=False)) | static
 
     def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
-        """Whether operands are given by position, statics by name, one operand is an array, and no
-        array has yet to join the mesh of the others."""
+        """Whether a plan can be made of a call as it is: operands by position, among them an array,
+        statics by name, and no array that has yet to be placed on the mesh of the others."""
         counted = len(args) == self.count or self.declaration.variadic
         named = static.keys() <= set(self.declaration.statics)
         has_array = any(type(a) is DistributedArray for a in args)
@@ -304,8 +308,8 @@ class Op(Differentiable, Generic[P, R_co]):
     ) -> Any:
         """Run a plan, and return its output, or the tuple of its outputs.
 
-        blocks: those of the operands, on a mesh of one block. owned: for each donated operand,
-        which of its blocks may be overwritten.
+        blocks: the first block of each operand, which a plan on a mesh of one block reads. owned:
+        for each donated operand, which of its blocks may be overwritten.
         """
         if plan.fast is not None and not (plan.sends and any(map(_wants_moves, OBSERVERS.get()))):
             result = plan.fast(*blocks)
@@ -321,7 +325,7 @@ class Op(Differentiable, Generic[P, R_co]):
         if origins is not None:
             HISTORIES[0].begin(origins)
         operands = [a.blocks if type(a) is DistributedArray else a for a in args]
-        run = plan.phase.run if plan.noted is None else plan.run  # in a call less
+        run = plan.phase.run if plan.noted is None else plan.run  # `plan.run` is one call more
         results = run(operands, owned)
         if is_recorded():
             self._report_run(plan, operands, results)
@@ -331,17 +335,18 @@ class Op(Differentiable, Generic[P, R_co]):
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     def _report_run(self, plan: Plan, operands: Sequence[Any], results: Results) -> None:
+        """Tell the observers that a plan has run, so that a recorder can repeat it."""
         if self.declaration.donated:
             for observer in OBSERVERS.get():
                 observer.on_update(self.name, plan, self.declaration.donated, operands, results)
         elif plan.fast is None:
             run: Any = lambda *xs: plan.run(xs)
-            # A call that processes compare is noted in every replay, which an expression is not.
+            # Calls that processes compare must run as calls: an expression would not be noted.
             run.expression = None if plan.noted else plan.phase.expression
             ran(self.name, run, operands, results, self)
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
-        """Bring arguments to the form that a key needs, and call again."""
+        """Bring the arguments to the form of `_is_bound`, and call again."""
         defaults = self.declaration.extended
         extended = defaults.keys() & static.keys()
         if extended:
@@ -365,18 +370,18 @@ class Op(Differentiable, Generic[P, R_co]):
     def _extended(
         self, args: tuple[Any, ...], static: dict[str, Any], options: dict[str, Any]
     ) -> Any:
-        """A call that passes what the body does not take."""
+        """Run a call that passes `options`, parameters that `extended=` names."""
         out = options.pop("out", None)
         run = (self.declaration.extension if options else None) or self._call
         return into(out, self.name, run(*args, **static, **options))
 
     def plan_of_call(self, args: Sequence[Any], static: Mapping[str, Any]) -> Plan:
-        """The plan of a call that has been made, from what an observer was told of it."""
+        """The plan of a call that has run, for an observer."""
         types = [a.type if type(a) is DistributedArray else type(a) for a in args]
         return self.plans[(*types, *self.key_of(static))]
 
     def key_of(self, static: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The part of the key of a plan that holds the statics."""
+        """The statics as the key of a plan holds them."""
         return tuple([part for k, v in static.items() for part in (k, *value_key(v))])
 
     def bind_arguments(
@@ -422,28 +427,30 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
     """Declare an op: a decorator of its body.
 
     rule: the sharding rule, or a function `(*types, **statics) -> rule`.
-    outputs: how many arrays the op returns, where it is a tuple of them.
+    outputs: the number of arrays that the op returns; of several it returns a tuple.
     linear: operands in which the op is linear: `"x, w"` in each alone, `"x + y"` in both together.
     reduce: `sum`, `max`, `min` or `prod`: how shards of a reduced factor combine.
     whole: factors that must not be split.
-    fill: what padding of a reduced factor becomes, per operand; the identity of `reduce` if not
-        said, None if the body copes with padding by itself (through `shards`).
-    merge, finish: for reductions that are no sums: the body returns statistics (a tuple, or an
-        array if it is one), `merge(xp, *statistics, axis)` combines them along a mesh axis (kept,
-        with length 1), `finish(xp, *statistics)` makes the outputs. Without `merge`, `finish`
-        scales what a block holds of a sum, and must be linear. It may name statics, and `count`,
-        the number of elements reduced.
-    view: operands whose memory the outputs may share, as that of a transpose does.
-    computes: whether the body does arithmetic. Operands of bfloat16 are then computed with as
-        float32 (`gdt.engine.rounded`); a body that only moves or casts elements gets them as they
-        are, and so does one with `view`.
-    rounded: for each output the operand with which it shares the dtype where that is bfloat16, `-`
-        for one that stays float32. If not said, outputs are rounded where all operands of
-        floating-point numbers are bfloat16, or `dtype=` asks for it.
-    extended: parameters of the body that it never gets: `Op.extend` says what takes them, but for
-        `out`, an array that the result is written into.
-    prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
-    them.
+    fill: for each operand the value that padding of a reduced factor gets. It is the identity of
+        `reduce` if left out; None if the body leaves padding out itself (through `shards`).
+    merge, finish: for reductions other than these: the body returns statistics (an array, or a
+        tuple of arrays), `merge(xp, *statistics, axis)` combines them along a mesh axis, which it
+        keeps with length 1, and `finish(xp, *statistics)` makes the outputs. Without `merge`,
+        `finish` scales the partial sum of a block, and must be linear. `finish` may name statics,
+        and `count`, the number of elements reduced.
+    view: operands whose memory the outputs may share, as the result of a transpose does.
+    computes: whether the body does arithmetic; it then gets operands of bfloat16 as float32
+        (`gdt.engine.rounded`). A body that only moves or casts elements gets them as they are, and
+        so does one with `view`.
+    rounded: for each output an operand: the output is bfloat16 if that is; `-` for an output that
+        stays float32. If left out, outputs are bfloat16 if all floating-point operands are, or if
+        `dtype=` is.
+    extended: parameters that calls may pass and the body never gets: the function that `Op.extend`
+        declares takes them; `out` is an array into which the result is written.
+    prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body gets
+        them.
+
+    Raises ArgumentError for an unknown option, and for a body without operands.
     """
 
     wrong = options.keys() - OPTIONS
@@ -476,13 +483,14 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
 
 
 def declared(new: O) -> O:
-    """Make a new op known by its name, to gdt's functions and to programs.
+    """Register a new op by its name, and return it.
 
-    Raises ArgumentError for an op outside of gdt with the name of one of gdt's functions, which it
-    would replace as a method of arrays and in NumPy's protocols.
+    Raises ArgumentError for an op outside of gdt that has the name of a function of gdt: it would
+    replace that as a method of arrays and in NumPy's protocols.
     """
+    # In either order: ops of gdt.nn are declared when it is first used, after a user's perhaps.
     namesake = FUNCTIONS.get(new.name)
-    if namesake is not None and _is_of_gdt(namesake) is not _is_of_gdt(new):  # gdt.nn loads late
+    if namesake is not None and _is_of_gdt(namesake) is not _is_of_gdt(new):
         raise error(
             ArgumentError,
             "op",
@@ -499,6 +507,6 @@ def _is_of_gdt(function: Callable[..., Any]) -> bool:
 
 
 def declared_op(module: str, name: str) -> Op[..., Any]:
-    """The op of that name, which importing the module declares."""
+    """The op `name`, which importing `module` declares: what a pickled op is loaded by."""
     importlib.import_module(module)
     return OPS[name]

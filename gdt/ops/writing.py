@@ -1,6 +1,6 @@
 """`x.at[index].set(v)` and its relatives, and `x[index] = v`: arrays with some elements changed.
 
-What an array of the host or of other devices brings goes to the owners of the elements alone.
+A value is sent only to the devices that own the elements that it replaces.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from gdt.sharding.recut import Piece
 __all__ = ["update_at"]
 
 Block = Any
-Entries = tuple[Interval | None, ...]
+Entries = tuple[Interval | None, ...]  # of a basic index: None is a new axis
 Extent = tuple[int, int, int]  # start, count and positive step of the elements of an axis
-Copies = list[tuple[tuple[slice, ...], tuple[slice, ...]]]
+Copies = list[tuple[tuple[slice, ...], tuple[slice, ...]]]  # parts of a block and of a value's
 
 OPERATIONS = {
     "add": add, "subtract": subtract, "multiply": multiply, "divide": divide,
@@ -66,16 +66,17 @@ OPERATIONS = {
 @public
 def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedArray:
     """`x` with the elements that `index` names set to `value`, or combined with it: what
-    `x.at[index].set(value)` returns.
+    `x.at[index].set(value)` and its relatives return. The result has the shape, dtype and layout of
+    `x`.
 
     value: an array, number or list that broadcasts to the shape of `x[index]`; it is cast to the
-    dtype of `x`, whose shape and layout the result has. index: as of `x[index]`.
-    how: `set`; or `add`, `subtract`, `multiply`, `divide`, `min` or `max`, which take every value
-    into account where an index names an element more than once; `set` leaves the last one there.
+    dtype of `x`. index: any index of `x[index]`.
+    how: `set`, `add`, `subtract`, `multiply`, `divide`, `min` or `max`. Where an index names an
+    element more than once, `set` leaves the last value there, and the others combine all values.
 
     Raises IndexRangeError for an index out of range, ShapeError for a value that does not
-    broadcast, DtypeError for a value of another kind than that of `x` (as NumPy's operators on
-    the left), RangeError (an OverflowError) for a Python integer that the dtype of `x` cannot hold,
+    broadcast, DtypeError for a value whose kind of dtype does not fit that of `x` (as `x += value`
+    in NumPy), RangeError (an OverflowError) for a Python integer that the dtype of `x` cannot hold,
     ArgumentError for an unknown `how`.
 
     >>> gdt.update_at(gdt.zeros(4), [5.0, 6.0], slice(1, 3)).tolist()
@@ -117,8 +118,9 @@ METHODS_AT = {
 def _updated_in_numpy(
     x: DistributedArray, value: Any, index: Any, how: str
 ) -> DistributedArray | None:
-    """`update_at` by ints and slices, or by an array of integers, of an array that one block of the
-    host holds. None for what it does not take, and for what is an error."""
+    """`update_at` in NumPy, of an array that is one block of the host: `set` by ints and slices,
+    any `how` by an array of integers. None for other calls, and for those that NumPy refuses, which
+    `update_at` explains."""
     if isinstance(index, DistributedArray) and index.dtype.kind in "iu":
         if not index.type.is_of_numpy:
             return None
@@ -150,7 +152,7 @@ def _like(out: DistributedArray, x: DistributedArray) -> DistributedArray:
 
 
 def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
-    """The value as an array of the dtype of `x`."""
+    """`value` as an array of the dtype of `x`; DtypeError if it does not fit."""
     if not is_array_like(value):
         raise error(DtypeError, f"value is {type_text(value)}", operands={"x": x.type})
     if how == "divide" and kind_of(x.dtype) not in "fc":
@@ -174,13 +176,13 @@ KINDS = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 
 
 def _combined(x: DistributedArray, value: DistributedArray, how: str) -> DistributedArray:
-    """`value`, or what `how` makes of elements of `x` and of it, both of one dtype."""
+    """`value` combined with elements `x` of the same dtype, as `how` says."""
     return value if how == "set" else OPERATIONS[how](x, value)
 
 
 def _whole_mask(x: DistributedArray, index: Any, value: DistributedArray) -> Any:
-    """A mask that is all of an index, shaped to broadcast against `x`, where it does not matter how
-    many elements it takes; else None."""
+    """The index as a mask that broadcasts against `x`. None if it is no mask, or if the number of
+    elements that it takes has to be known, since `value` has an axis for them."""
     if not isinstance(index, np.ndarray | DistributedArray) or index.dtype.kind != "b":
         return None
     rest = x.ndim - index.ndim
@@ -196,8 +198,8 @@ def _whole_mask(x: DistributedArray, index: Any, value: DistributedArray) -> Any
 def _check_broadcasts(
     value: DistributedArray, shape: tuple[int, ...], x: DistributedArray
 ) -> DistributedArray:
-    """`value` without axes of length 1 that `shape` lacks in front; ShapeError if it does not
-    broadcast to `shape`."""
+    """`value` without the leading axes of length 1 that it has beyond the rank of `shape`;
+    ShapeError if it does not broadcast to `shape`."""
     extra = value.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = reshape(value, value.shape[extra:])
@@ -218,7 +220,7 @@ def _check_broadcasts(
 def _update_cut(
     x: DistributedArray, region: BasicIndex, value: DistributedArray, how: str
 ) -> DistributedArray:
-    """`x` with what the cut takes of it set to `value`, or combined with it."""
+    """`x` with the elements of a region set to `value`, or combined with it."""
     value = _check_broadcasts(value, region.out.shape, x)
     if not math.prod(region.out.shape):
         return alias(x.resolve())
@@ -231,7 +233,8 @@ def _update_cut(
 def _in_region(
     x: DistributedArray, region: BasicIndex, value: DistributedArray
 ) -> tuple[DistributedArray, tuple[Extent, ...]]:
-    """The value of a region as `_overwrite` takes it, with its owners, and where it goes."""
+    """The value of a region as `_overwrite` takes it, split as `x` is, and the extents of the
+    region along the axes of `x`."""
     value = reshape(value, (1,) * (region.out.ndim - value.ndim) + value.shape)
     shape, axis = [], 0
     for entry in region.entries:  # the axes of x: those that ints drop come back
@@ -262,8 +265,10 @@ def _is_all(extent: Extent, size: int) -> bool:
 def _to_owners(
     value: DistributedArray, x: DistributedArray, intervals: Sequence[Interval]
 ) -> DistributedArray:
-    """The value split as `x` is: along a split axis of which an interval is written it has the size
-    of `x` there, with its elements where they belong, along others that of the interval."""
+    """The value split as `x` is, in ascending order along each axis.
+
+    Along a split axis of which a part is written, the result is as long as `x`, with its elements
+    in their places; along other axes it is as long as the interval, or 1."""
     dims = x.layout.dims
     if any(value.layout.dims) or any(value.layout.reductions):
         value_dims = tuple([of if n > 1 else () for of, n in zip(dims, value.shape, strict=True)])
@@ -286,8 +291,8 @@ def _to_owners(
 
 
 def write_at(x: DistributedArray, value: Any, index: Any) -> bool:
-    """Whether `x[index] = value` has been done in the blocks of `x` itself, as nobody else refers
-    to them; else nothing has been done, or raised that `update_at` does not raise."""
+    """Do `x[index] = value` in the blocks of `x` itself, if nobody else refers to them; return
+    whether that is done. Errors are those of `update_at`."""
     key = key_of(index)
     if key is None or x.base is not None or not _is_unobserved(x):
         return False
@@ -303,11 +308,11 @@ def __setitem__(x: DistributedArray, index: Any, value: Any) -> None:
     """`x[index] = value` for every index of `x[index]`; views of `x` show it.
 
     A gradient with respect to an array that is written while a tape records is an error. A recorded
-    step may write to its arguments and its state, and to no other array of before.
+    step may write to its arguments, to its state and to arrays that it has made, and to no others.
     """
     check_writable(x)
     if shares_base(x, value) and x[index]._shared == value._shared:
-        return  # `x[1:3] += y` assigns the view to which it has written
+        return  # `x[1:3] += y` has written to a view, and then assigns that view to `x[1:3]`
     if not write_at(x, value, index):
         rebind(x, update_at(x, value, index))
 
@@ -316,13 +321,15 @@ DistributedArray.__setitem__ = __setitem__
 
 
 def _is_unobserved(x: DistributedArray) -> bool:
-    """Whether blocks are all that tells of the value of an array, and tell of no other one's."""
+    """Whether a write to the blocks of an array would be seen by no observer and no other array,
+    and would change its value alone: it is no pending sum."""
     return not (
         HISTORIES or all_observers() or any(x.layout.reductions) or partial_of(x) is not None
     )
 
 
 def _written(x: DistributedArray, region: BasicIndex, value: DistributedArray) -> bool:
+    """Write a value into a region of the blocks of an array; return whether they may be written."""
     if not math.prod(region.out.shape):
         return True
     value, extents = _in_region(x, region, value)
@@ -336,17 +343,18 @@ def _written(x: DistributedArray, region: BasicIndex, value: DistributedArray) -
 
 
 def _has_own_blocks(x: DistributedArray) -> bool:
-    """Whether nobody else refers to the blocks of an array, once its views no longer do."""
+    """Whether nobody else refers to the blocks of an array; its views cease to."""
     for view in views_of(x):
         outdate(view)
     return all(has_own_block(x, i) for i in range(len(x.blocks)))
 
 
 def _filled(x: DistributedArray, region: BasicIndex, value: complex) -> bool:
-    """Whether a number has been written into the blocks of an array of the host."""
+    """Write a number into a region of the blocks of an array of the host; return whether they may
+    be written."""
     try:
         number = np.asarray(value, x.dtype)
-    except (TypeError, ValueError, OverflowError):  # of which `update_at` tells
+    except (TypeError, ValueError, OverflowError):  # `update_at` raises with a better text
         return False
     if not math.prod(region.out.shape):
         return True
@@ -360,7 +368,7 @@ def _filled(x: DistributedArray, region: BasicIndex, value: complex) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _targets(x: ArrayType, region: BasicIndex) -> list[list[tuple[slice, ...]]]:
-    """The parts of each block of an array that are in a region."""
+    """The parts of each block of an array that lie in a region."""
     number = ArrayType.of((1,) * x.ndim, x.dtype, Layout.replicated(x.mesh, x.ndim))
     extents = tuple([_extent(e) for e in _intervals(region)])
     return [[target for target, _ in copies] for copies in _plan(x, number, extents)[2]]
@@ -370,7 +378,8 @@ def _targets(x: ArrayType, region: BasicIndex) -> list[list[tuple[slice, ...]]]:
 def _writers(
     x: ArrayType, value: ArrayType, extents: tuple[Extent, ...]
 ) -> tuple[list[Callable[[Block, Block], None]], Layout]:
-    """Functions that write into each block of an array, and the layout of the value for them."""
+    """For each block of an array the function that writes into it, and the layout of the value that
+    they take."""
     layouts, _, copies = _plan(x, value, extents)
     backend = backend_of(x.mesh)
     functions = [backend.placed(x.mesh, i, partial(_write, c)) for i, c in enumerate(copies)]
@@ -384,10 +393,10 @@ def _write(copies: Copies, x: Block, value: Block) -> None:
 
 @planned_op()
 def _overwrite(x: ArrayType, value: ArrayType, /, *, extents: tuple[Extent, ...]) -> BlockPlan:
-    """`x` with the elements `extents` of its axes set to those of `value`.
+    """`x` with the elements that `extents` give for each axis set to those of `value`.
 
-    Along each axis `value` has length 1, or as many elements as are written, or the size of `x`,
-    where its elements have the places of those that they replace.
+    Along each axis `value` has length 1, or the number of elements that are written, or the size of
+    `x`; its elements are then at the indices of those that they replace.
     """
     layouts, target, copies = _plan(x, value, extents)
     backend = backend_of(x.mesh)
@@ -397,8 +406,8 @@ def _overwrite(x: ArrayType, value: ArrayType, /, *, extents: tuple[Extent, ...]
 def _plan(
     x: ArrayType, value: ArrayType, extents: tuple[Extent, ...]
 ) -> tuple[tuple[Layout, Layout], ArrayType, list[Copies]]:
-    """The layouts in which an array and the value are, the type of the result, and what is copied
-    to each block."""
+    """The layouts that an array and the value must have, the type of the result, and for each block
+    the parts that are copied."""
     layout = x.layout.resolved
     dims = tuple([of if n > 1 else () for of, n in zip(layout.dims, value.shape, strict=True)])
     target, source = x.with_layout(layout), value.with_layout(Layout.of(x.mesh, dims))
@@ -414,8 +423,8 @@ def _copied(backend: Any, array_type: ArrayType, copies: Copies, x: Block, value
 
 
 def _copies(x: ArrayType, value: ArrayType, extents: Sequence[Extent], number: int) -> Copies:
-    """The parts of block `number` that are written, and the parts of the block of `value` that go
-    there."""
+    """The parts of block `number` that are written, each with the part of the block of `value` that
+    goes there. A block that holds several coordinates has a part for each along split axes."""
     mesh, every = x.mesh, slice(None)
     partial_dims = [d for d, extent in enumerate(extents) if not _is_all(extent, x.shape[d])]
     involved = sorted({a for d in partial_dims for a in x.layout.dims[d]})
@@ -443,7 +452,9 @@ def _copies(x: ArrayType, value: ArrayType, extents: Sequence[Extent], number: i
 
 
 def _along(extent: Extent, shard: tuple[int, int], *, expanded: bool) -> tuple[slice, slice]:
-    """The part of a shard that is written along an axis, and that of the value."""
+    """The part of a shard that is written along an axis, and the part of the value.
+
+    shard: where it begins and ends. expanded: whether the value is as long as the array."""
     (start, count, step), (low, high) = extent, shard
     begin = max(0, -((start - low) // step))
     end = max(begin, min(count, -((start - high) // step)))

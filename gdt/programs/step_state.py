@@ -1,4 +1,8 @@
-"""Places that a call of a step depends on: its arguments, and the state that it refers to."""
+"""The places that a call of a step depends on: its arguments, and the state that it refers to.
+
+A recording of the step is valid as long as its signature and its state, but for the values in
+arrays, are what they were: `Arguments` has the signature, `State` guards the rest.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ from gdt.state.variables import (
 )
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
-RANDOM = (  # what draws without being referred to
+RANDOM = (  # generators that a step may draw from without referring to them
     ("random", random.getstate.__self__),  # type: ignore[attr-defined]
     ("numpy.random", np.random.get_state.__self__),  # type: ignore[attr-defined]
     ("gdt.random", generator),
@@ -48,7 +52,7 @@ RANDOM = (  # what draws without being referred to
 HOST_GENERATORS = (
     random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator,
 )  # fmt: skip
-CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be set
+CONSTANT = (tuple, types.MappingProxyType)  # containers in which no value can be set
 
 
 # ---------------------------------------------------------------- arguments
@@ -57,9 +61,11 @@ CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be 
 class Arguments:
     """The arguments of a call: `args` and `kwargs`.
 
-    key: the signature of the call, which is all but the values in arrays. places: the owner and the
-    key of every array. objects: what is no array, number or container, by name. containers: lists
-    and dicts.
+    key: the signature of the call: all that its arguments and settings are, but for the values in
+    arrays. places: the owner and the key of every array. objects: the arguments, and parts of them,
+    that are no arrays, numbers or containers, each with its name. containers: the lists and dicts.
+
+    Raises FunctionError for a NumPy array, and for arguments that are nested too deep.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
@@ -68,7 +74,7 @@ class Arguments:
         self.objects: list[tuple[str, Any]] = []
         self.containers: list[Any] = []
         self._numbers: dict[int, int] = {}  # of the containers, by identity
-        # Every part says how many follow: no two calls that differ are to have one key.
+        # A part that others belong to says how many: calls that differ must have different keys.
         settings = (chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get())
         self._parts: list[Any] = [*settings, *np.geterr().values(), len(args), *kwargs]
         try:
@@ -81,7 +87,7 @@ class Arguments:
         self.key = tuple(self._parts)
 
     def _add(self, owner: Any, keys: Any, path: tuple[Any, ...]) -> None:
-        """Take in what a container holds under these keys."""
+        """Add the values that a container holds under these keys. path: what leads to it."""
         parts = self._parts
         for key in keys:
             value = owner[key]
@@ -103,7 +109,7 @@ class Arguments:
             elif kind is dict:
                 parts += (dict, len(value), *value)
                 kinds = [*map(type, value)]
-                if kinds.count(str) != len(kinds):  # equal keys may differ if they are no texts
+                if kinds.count(str) != len(kinds):  # other keys may be equal, as 1 and True
                     parts += map(value_key, value)
                 if self._is_new(value):
                     self._add(value, value, (*path, key))
@@ -116,8 +122,8 @@ class Arguments:
                 self.objects.append((_spelled((*path, key)), value))
 
     def _is_new(self, container: Any) -> bool:
-        """Whether it has not been given before; the key has its number among the containers, which
-        tells one that is given twice from two."""
+        """Whether a container has not been given before. The signature gets its number, which tells
+        one container that is given twice from two that are equal."""
         count = len(self.containers)
         number = self._numbers.setdefault(id(container), count)
         self._parts.append(number)
@@ -127,7 +133,7 @@ class Arguments:
 
 
 def _spelled(path: tuple[Any, ...]) -> str:
-    """An argument, or a part of one, as messages name it."""
+    """The name of an argument, or of a part of one, in messages."""
     first, *keys = path
     return f"argument {first!r}" + "".join([f"[{key!r}]" for key in keys])
 
@@ -136,7 +142,7 @@ def _spelled(path: tuple[Any, ...]) -> str:
 
 
 class Draws:
-    """A generator of random numbers of Python or NumPy, as an owner of its state."""
+    """The owner of the state of a generator of Python or NumPy, as one value under any key."""
 
     def __init__(self, source: Any) -> None:
         self._source = getattr(source, "bit_generator", source)
@@ -149,7 +155,11 @@ class Draws:
 
 
 class RefusedIterator:
-    """A stand-in for the iterator in a place while the step of that name is recorded."""
+    """A stand-in for the iterator in a place while a step is recorded: it gives no value, and has
+    the attributes of the iterator.
+
+    step: the name of the step, for errors.
+    """
 
     def __init__(self, step: str, place: Place, iterator: Iterator[Any]) -> None:
         vars(self).update(_step=step, _place=place, _iterator=iterator)
@@ -178,26 +188,30 @@ class RefusedIterator:
 
 
 def _is_iterator(value: Any) -> bool:
-    """Whether a value is an iterator whose position is not in attributes, which are compared."""
+    """Whether a value is an iterator with a hidden position. (That of a user's class is in
+    attributes, which are guarded; that of a file is not Python's.)"""
     return isinstance(value, Iterator) and not (is_own(type(value)) or isinstance(value, io.IOBase))
 
 
 # ---------------------------------------------------------------- state
 
-# What a step may put in a place, and what a recording relies on there. given: another array, which
-# is an argument. state: an array in the place of an array; all else is guarded. argument: the same,
-# but it is part of the signature. counter: anything, as gdt counts there. constant: nothing; where
-# there was nothing, that is guarded.
+# The role of a place says what a step may put there, and whether a recording guards the value:
+#   given     an array that is an argument: another array; not guarded.
+#   state     an array in the place of an array; all values but arrays are guarded.
+#   argument  as state, and not guarded: the signature covers it.
+#   counter   anything, since gdt counts there; not guarded.
+#   constant  nothing; guarded only where there is no value, or None.
 Role = Literal["given", "state", "argument", "counter", "constant"]
 
 
 class State(Observer):
-    """The state of a step, and what else it may read or change, as it is now. As an observer it
-    holds the values that its arrays had before the step has written to them.
+    """A snapshot of the state of a step, and of all else that the step may read or change.
 
-    named: the values that `state=` names; None takes the variables of the step in their place. What
-    `named` leaves out is compared, to find out what the step itself changes in it. entered: the
-    identities of the containers and generators of the state.
+    As an observer it holds the values that arrays had before the step wrote to them.
+
+    named: the values that `state=` names; None if the state is all that the variables of the step
+    refer to. What `named` leaves out is in the snapshot only to refuse changes that the step makes
+    there. entered: the identities of the containers and generators of the state.
     """
 
     wants_moves = False
@@ -206,9 +220,9 @@ class State(Observer):
         self, function: Callable[..., Any], named: tuple[Any, ...] | None, arguments: Arguments
     ) -> None:
         self._name, self._line = name_of(function), _line_of(function)
-        # Arrays to which the step writes, by identity, and the values that they are put back to.
+        # By identity, the arrays to which the step has written, each with its value from before.
         self._held: dict[int, tuple[Any, Any]] = {}
-        # Values in variables, containers and attributes, and the keys of containers.
+        # The snapshot. The keys of a container are a place and a value, too.
         self._kept: list[tuple[Place, Any, Role]] = []
         roots = itself = [Place("self", (function,), 0)]
         if named is not None:
@@ -228,6 +242,7 @@ class State(Observer):
             self._keep_unnamed([*reach.walk(itself)])
 
     def _keep(self, reached: Iterable[Reached], roles: Iterable[Role]) -> None:
+        """Add places and values that have been reached, and the states of generators among them."""
         for (place, value, _), role in zip(reached, roles, strict=False):
             self._kept.append((place, value, "counter" if place.is_counter else role))
             if isinstance(value, Generator):
@@ -238,9 +253,12 @@ class State(Observer):
                 self._kept.append((draws, read(draws), "constant"))
 
     def _keep_unnamed(self, reached: list[Reached]) -> None:
-        """Take in what is reached that `state=` does not name. A place that leads to the state must
-        go on to do so: the step reads it there, and a replay where it is named."""
-        state, roles = {*self.entered, *[id(array) for _, array in self.arrays]}, list[Role]()
+        """Add what has been reached and `state=` does not name.
+
+        A place through which the step reaches the state is guarded: if it led elsewhere, the step
+        would read another array there, while a replay reads the one that `state=` names."""
+        state = {*self.entered, *[id(array) for _, array in self.arrays]}
+        roles: list[Role] = []
         for place, value, whole in reversed(reached):
             leads = id(whole if isinstance(place.owner, Items) else value) in state
             if leads:
@@ -250,7 +268,7 @@ class State(Observer):
 
     @property
     def arrays(self) -> list[tuple[Place, DistributedArray]]:
-        """The places and values of the arrays that a call may read, those given to it first."""
+        """The places and values of the arrays that a call may read: its arguments, then others."""
         return [
             (place, value)
             for place, value, role in self._kept
@@ -259,20 +277,20 @@ class State(Observer):
 
     @property
     def places(self) -> list[Place]:
-        """The places of the arrays that a call may read besides those given to it."""
+        """The places of the arrays that a call may read and that are no arguments."""
         count = sum(role == "given" for _, _, role in self._kept)
         return [place for place, _ in self.arrays[count:]]
 
     @property
     def values(self) -> list[tuple[str, Any]]:
-        """The name and the value of every place."""
+        """The name of every place and its value in the snapshot, from before any write."""
         held = {i: value for i, (_, value) in self._held.items()}
         return [(place.name, held.get(id(value), value)) for place, value, _ in self._kept]
 
     # ---- around a call
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
-        """Hold the value that an array had before the step has written to it."""
+        """Hold the value that an array had before the step first wrote to it."""
         if any(array is x for _, x in self.arrays):
             self._held.setdefault(id(array), (array, before))
 
@@ -281,18 +299,19 @@ class State(Observer):
         return id(array) in self._held
 
     def hold(self, step: State) -> None:
-        """Hold the values that arrays have now, to which a step has written that had the state
-        `step` before."""
+        """Hold the values that arrays have now, of those to which a run of the step has written.
+
+        step: the snapshot from before that run."""
         self._held = {i: (array, array._alias()) for i, (array, _) in step._held.items()}
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Put everything back if what runs in this context raises: else somebody who catches that
-        would take half a step, or take one twice.
+        """Put everything back if the context raises: a user who catches the error would otherwise
+        be left with half a step, and take a part of it twice when it is repeated.
 
-        Until its end, resolved values of arrays are forgotten, and whether ops have passed their
-        partial reductions on. So every call sends the same, whether it is replayed, recorded or
-        runs as written, and processes may differ in that.
+        In the context, arrays have neither resolved values nor notes that ops have passed their
+        partial reductions on. So every call moves the same data, whether it is replayed, recorded
+        or runs as written: processes may differ in that, and still have to meet.
         """
         traces = [(array, array._resolved, array._is_passed) for _, array in self.arrays]
         for array, *_ in traces:
@@ -310,13 +329,13 @@ class State(Observer):
     @contextmanager
     def refusing_iterators(self) -> Iterator[None]:
         """Refuse, in this context, to take the next value of an iterator in a variable: a replay
-        would not take it. Where something raises, iterators are put back by `attempt`."""
+        would not take it. If the context raises, `attempt` puts the iterators back."""
         iterators = [(place, value) for place, value, _ in self._kept if _is_iterator(value)]
         stand_ins = [RefusedIterator(self._name, *iterator) for iterator in iterators]
         for (place, _), stand_in in zip(iterators, stand_ins, strict=True):
             try:
                 place.owner[place.key] = stand_in
-            except TypeError:  # a tuple, where nothing can stand in for it
+            except TypeError:  # in a tuple, no stand-in can take its place: refused at once
                 next(stand_in)
         yield
         for (place, iterator), stand_in in zip(iterators, stand_ins, strict=True):
@@ -324,7 +343,7 @@ class State(Observer):
                 place.owner[place.key] = iterator
 
     def put_back(self) -> None:
-        """Let everything be again what it was, counters and random numbers too."""
+        """Put back everything as it is in the snapshot, counters and random numbers too."""
         for array, value in self._held.values():
             rebind(array, value)
         for place, value, _ in self._kept:
@@ -336,7 +355,7 @@ class State(Observer):
                 place.owner[place.key] = value
 
     def refuse_changes(self) -> None:
-        """Raise FunctionError if a step has changed something that a replay would not change."""
+        """Raise FunctionError if the step has changed what a replay would not change."""
         for place, was, role in self._kept:
             now, is_array = read(place), isinstance(was, DistributedArray)
             may_be_another = role != "constant" and is_array and isinstance(now, DistributedArray)
@@ -355,20 +374,20 @@ class State(Observer):
     # ---- guards
 
     def forget(self) -> None:
-        """Drop all but what a recording relies on: arrays may be large."""
+        """Drop all that is not guarded: arrays may be large."""
         self._kept, self._held = [kept for kept in self._kept if _is_guarded(*kept)], {}
         for place, *_ in self._kept:
             if isinstance(place.owner, Items):
                 place.owner.held = ()
 
     def changed(self) -> str | None:
-        """The name of something that a recording relies on and that is not what it was; or None."""
+        """The name of the first guarded place whose value has changed; None if none has."""
         others = (place.name for place, value, _ in self._kept if not _is_same(read(place), value))
         return next(others, None)
 
     def unchanged(self, namespace: dict[str, Any]) -> str:
-        """An expression that is true if everything that a recording relies on is what it was; its
-        names are put into `namespace`. It may raise MISSING_KEY."""
+        """The source of an expression that is true if no guarded value has changed; the names that
+        it needs are put into `namespace`. It may raise MISSING_KEY."""
         names: dict[int, tuple[str, Any]] = {}
 
         def name(thing: Any) -> str:
@@ -376,12 +395,12 @@ class State(Observer):
 
         checks = [_comparison(place, value, name) for place, value, _ in self._kept]
         namespace |= names.values()
-        # Numbers may be equal without being one object.
+        # The checks are quick, but compare identities: equal numbers need the second look.
         return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
 
 
 def _is_guarded(place: Place, value: Any, role: Role) -> bool:
-    """Whether a recording relies on the very value in a place."""
+    """Whether a recording is valid only as long as a place holds this value."""
     is_fixed = isinstance(value, DistributedArray) or isinstance(place.owner, tuple)
     is_nothing = value is None or value is MISSING
     is_nothing = is_nothing or (isinstance(place.owner, Items) and not value)
@@ -389,7 +408,7 @@ def _is_guarded(place: Place, value: Any, role: Role) -> bool:
 
 
 def _comparison(place: Place, value: Any, name: Callable[[Any], str]) -> str:
-    """The source of whether a place holds a value; `name(value)` is the name of a value in it."""
+    """The source of the check that a place holds a value; `name(x)` is the name of `x` in it."""
     owner, key = place.owner, place.key
     if isinstance(owner, Items):
         return f"{name(key)}({name(owner.container)}) == {name(value)}"
@@ -409,7 +428,7 @@ def _comparison(place: Place, value: Any, name: Callable[[Any], str]) -> str:
 def difference(
     values: Iterable[tuple[str, Any]], others: Iterable[tuple[str, Any]]
 ) -> tuple[str, Any, Any] | None:
-    """The name of the first value that differs by a bit from its twin, and both; None if none."""
+    """The first name whose values are not bitwise equal, and both values; None if all are."""
     pairs = zip_longest(values, others, fillvalue=("its structure", None))
     differing = (
         (name, value, other)
@@ -420,7 +439,7 @@ def difference(
 
 
 def _is_same(now: Any, value: Any) -> bool:
-    """Whether two values are one object, or the same number or text, or tuples of such."""
+    """Whether two values are one object, equal numbers or texts of one type, or tuples of such."""
     if now is value:
         return True
     if type(now) is tuple is type(value):
@@ -431,16 +450,16 @@ def _is_same(now: Any, value: Any) -> bool:
 
 
 def _has_same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays are of one type and hold the same bits; of others, whether they are the
-    same."""
+    """Whether two arrays are of one type and hold the same bits; `_is_same` of other values."""
     if not (isinstance(a, DistributedArray) and isinstance(b, DistributedArray)):
         return _is_same(a, b)
     return a.type is b.type and all(map(operator.eq, _bits(a), _bits(b)))
 
 
 def _bits(x: DistributedArray) -> Iterator[bytes]:
-    """The bits of every shard, with one NaN in the place of all; of replicas that are stored once,
-    once. Which of several NaN an op passes on, and with which sign, is nobody's promise."""
+    """The bits of every shard; those of replicas that share memory are yielded once.
+
+    All NaN count as one: which of several NaN an op passes on, and with which sign, may differ."""
     parts = [shard.data for shard in x.shards]
     once = {p.ctypes.data if isinstance(p, np.ndarray) else id(p): p for p in parts}
     for part in once.values():
@@ -459,11 +478,13 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _line_of(function: Callable[..., Any]) -> str:
+    """The line at which a step is written, for errors; its name if it is not a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"line {code.co_firstlineno} of {code.co_filename}" if code else name_of(function)
 
 
 def _shown(value: Any) -> str:
+    """A value of the snapshot, for errors."""
     if value is MISSING:
         return "which is nothing yet"
     return reprlib.repr(value) if isinstance(value, tuple) else shown_value(value)
