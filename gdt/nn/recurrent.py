@@ -16,6 +16,7 @@ from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.functions.einsum import einsum
 from gdt.nn import initializers
 from gdt.nn.functions.activations.op import sigmoid
+from gdt.nn.functions.lstm_cell import lstm_cell, steps_of
 from gdt.nn.initializers import Initializer, Shape
 from gdt.nn.module import Module
 from gdt.nn.parameters import (
@@ -148,8 +149,8 @@ class Recurrent(Module):
             inputs, mask = flip(inputs, 1), None if mask is None else flip(mask, 1)
         state = self._start(inputs) if state is None else tuple(state)
         results = []
-        for step in range(inputs.shape[1]):
-            later = self._next(inputs[:, step], state)
+        for step, own in enumerate(steps_of(inputs)):
+            later = self._next(own, state)
             if mask is not None:
                 seen = mask[:, step, None]  # (batch, 1)
                 later = tuple(where(seen, new, old) for new, old in zip(later, state, strict=True))
@@ -222,9 +223,8 @@ class LSTM(Recurrent):
     def _next(self, inputs: Any, state: State) -> State:
         hidden, cell = state
         gates = inputs + self._recurrent(hidden)  # (batch, 4, units)
-        opening = sigmoid(gates[:, :2])
-        cell = opening[:, 1] * cell + opening[:, 0] * tanh(gates[:, 2])
-        return sigmoid(gates[:, 3]) * tanh(cell), cell
+        hidden, cell, _ = lstm_cell(gates, cell)
+        return hidden, cell
 
 
 class GRU(Recurrent):

@@ -133,3 +133,14 @@ def test_layouts_sizes_and_what_does_not_fit() -> None:
         nn.LSTM(4)(gdt.ones((2, 3)))
     with pytest.raises(ShapeError, match="2 features in its last axis"):
         nn.LSTM(4, 3)(gdt.ones((2, 5, 2)))
+
+
+def test_no_step_has_a_gradient_of_the_size_of_all_steps() -> None:
+    layer = nn.LSTM(2, 3, key=1)
+    gradient = gdt.grad(lambda layer, x: gdt.sum(layer(x)))
+
+    def whole_arrays(steps: int) -> int:
+        rows = gdt.explain(gradient, layer, gdt.ones((7, steps, 3), np.float32)).rows
+        return sum(result.shape == (7, steps, 4, 2) for row in rows for result in row.results)
+
+    assert whole_arrays(3) == whole_arrays(9) > 0

@@ -161,7 +161,7 @@ elu.vjp(lambda g, out, x, alpha=1.0: g * where(x > 0, 1.0, out + alpha))
 # ---------------------------------------------------------------- sigmoid and its relatives
 
 
-def _sigmoid(xp: Any, x: Block, out: Block) -> Block:
+def write_sigmoid(xp: Any, x: Block, out: Block) -> Block:
     """1 / (1 + exp(-x)) from exp(-|x|), which does not overflow and keeps small values accurate."""
     out = _target(xp, x, out)
     xp.abs(x, out=out)
@@ -182,7 +182,7 @@ def sigmoid(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     >>> gdt.sigmoid([-1000.0, 0.0]).tolist()
     [0.0, 0.5]
     """
-    return _sigmoid(xp, _floating(xp, x), out)
+    return write_sigmoid(xp, _floating(xp, x), out)
 
 
 @op(BINARY, linear="g")
@@ -240,14 +240,14 @@ def silu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     [-0.0, 1000.0]
     """
     x = _floating(xp, x)
-    out = _sigmoid(xp, x, out)
+    out = write_sigmoid(xp, x, out)
     return xp.multiply(x, out, out=out)
 
 
 @op(UNARY)
 def silu_slope(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """The derivative of silu: s * (1 + x * (1 - s)) with s = sigmoid(x)."""
-    s = _sigmoid(xp, x, None)
+    s = write_sigmoid(xp, x, None)
     slope = xp.subtract(1, s, out=out)
     slope *= xp.clip(x, -1e4, 1e4)  # beyond, s or 1 - s is 0, and 0 times infinity is NaN
     slope += 1
