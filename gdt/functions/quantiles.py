@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,8 +18,16 @@ from gdt.engine.whole_arrays import in_numpy
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
 from gdt.functions.averages import weights_along
 from gdt.functions.nan_functions import nanmean
+from gdt.functions.quantile_methods import (
+    BY_RANK,
+    CHOOSING,
+    METHODS,
+    interpolated,
+    interpolated_scalars,
+    neighbours_of,
+    ranks_of,
+)
 from gdt.observe import is_recorded
-from gdt.ops import comparison
 from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.axes import Axis, distinct_axes
 from gdt.ops.blocks.host_values import warn_where
@@ -36,55 +43,6 @@ from gdt.ops.sorting import argsort, sort
 from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
-
-# Where the q-quantile of n elements in order lies, counted from 0: by rank at (n - 1) * q;
-# continuous at n * q + alpha + q * (1 - alpha - beta) - 1 (Hyndman and Fan 1996); by steps at
-# n * q - 1, rounded to an element (or halfway between two).
-BY_RANK = ("linear", "lower", "higher", "nearest", "midpoint")
-CONTINUOUS = {  # alpha and beta
-    "interpolated_inverted_cdf": (0.0, 1.0), "hazen": (0.5, 0.5), "weibull": (0.0, 0.0),
-    "median_unbiased": (1 / 3, 1 / 3), "normal_unbiased": (3 / 8, 3 / 8),
-}  # fmt: skip
-STEPS = ("inverted_cdf", "averaged_inverted_cdf", "closest_observation")
-METHODS = (*BY_RANK, *CONTINUOUS, *STEPS)
-# The methods whose result is an element.
-CHOOSING = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")
-
-
-def _neighbours(last: Any, q: float, method: str) -> tuple[Any, Any, Any]:
-    """The places of the two elements between which the q-quantile lies, and the weight of the
-    second.
-
-    last: the place of the last element, int64: a number of NumPy's, or a distributed array of one
-    for each quantile. The results are of the same kind.
-    """
-    if method in BY_RANK:
-        at = last * q
-    elif method in CONTINUOUS:
-        alpha, beta = CONTINUOUS[method]
-        at = (last + 1) * q + (alpha + q * (1 - alpha - beta)) - 1
-    else:
-        at = (last + 1) * q - 1 - 0.5 * (method == "closest_observation")
-    low = np.floor(at)
-    weight = at - low
-    if method == "lower":
-        weight = weight * 0
-    elif method == "higher":
-        weight = (weight > 0) * 1.0
-    elif method == "nearest":
-        weight = np.where(weight == 0.5, low % 2, weight > 0.5) * 1.0
-    elif method == "midpoint":
-        weight = np.where(weight > 0, 0.5, 0.0)
-    elif method == "inverted_cdf":
-        weight = (weight > 0) * 1.0
-    elif method == "averaged_inverted_cdf":
-        weight = np.where(weight > 0, 1.0, 0.5)
-    elif method == "closest_observation":
-        weight = np.where((weight == 0) & (low % 2 == 1), 0.0, 1.0)
-    if method not in BY_RANK:
-        weight = np.where(low < 0, 0.0, np.where(low >= last, 1.0, weight))
-    place = low.astype(int) if method in BY_RANK else np.clip(low, 0, last).astype(int)
-    return place, np.minimum(place + 1, last), weight
 
 
 def _is_of_nothing(x: DistributedArray, axis: Axis) -> bool:
@@ -180,59 +138,19 @@ def _result_dtype(x: np.dtype, q: np.dtype, *, is_weak: bool) -> np.dtype:
     return promoted(x, q if q.kind == "f" else np.float64)
 
 
-def _between(low: Any, high: Any, weight: Any, xp: Any = comparison) -> Any:
-    """The number between two elements at `weight`, from 0 to 1: computed from the nearer element,
-    as NumPy rounds it. Infinite elements, which have no difference, are added with their weights.
-
-    xp: the namespace of the elements: NumPy, or a module of ops.
-    """
-    where = xp.where
-    finite = xp.isfinite(low) & xp.isfinite(high)
-    first, second = where(finite, low, 0), where(finite, high, 0)
-    step = second - first
-    value = where(weight < 0.5, first + step * weight, second - step * (1 - weight))
-    is_end = (weight == 0) | (weight == 1)
-    inner = where(is_end, 0.5, weight)
-    ends = where(weight == 0, low, high)
-    is_used = finite | is_end
-    weighed = where(is_used, 0, low) * (1 - inner) + where(is_used, 0, high) * inner
-    return where(finite, value, where(is_end, ends, weighed))
-
-
-def _between_two(low: Any, high: Any, weight: Any) -> Any:
-    """`_between` of NumPy's scalars, in less time."""
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return _between(low, high, weight, np)
-    step = high - low
-    return low + step * weight if weight < 0.5 else high - step * (1 - weight)
-
-
 def _whole(x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype) -> DistributedArray:
     """Quantiles along the first axis, (len(q), ...); NaN where an element is NaN.
 
     dtype: that of numbers between two elements."""
-    ranks, places = _places(x.shape[0], tuple(q.tolist()), method)
+    ranks, places = ranks_of(x.shape[0], tuple(q.tolist()), method)
     elements, results = astype(in_order(x, ranks), dtype), []
     for low, high, weight in places:
         first, second = elements[low], elements[high]
         if method in CHOOSING:
             results.append(second if weight else first)
         else:
-            results.append(_between(first, second, dtype.type(weight)))
+            results.append(interpolated(first, second, dtype.type(weight)))
     return stack(results)
-
-
-@lru_cache(maxsize=1 << 10)
-def _places(
-    count: int, q: tuple[float, ...], method: str
-) -> tuple[tuple[int, ...], tuple[tuple[int, int, float], ...]]:
-    """The ranks, among `count` elements in order, of those between which quantiles lie; and for
-    each quantile the indices of its two in these ranks, and the weight of the second."""
-    neighbours = [_neighbours(np.int64(count - 1), one, method) for one in q]
-    ranks = sorted({int(rank) for low, high, _ in neighbours for rank in (low, high)})
-    return tuple(ranks), tuple(
-        [(ranks.index(low), ranks.index(high), float(weight)) for low, high, weight in neighbours]
-    )
 
 
 def _of_numbers(
@@ -245,13 +163,13 @@ def _of_numbers(
     ordered = sort(x, axis=0) if selected is None else None
     results = []
     for k, one in enumerate(q):
-        *places, weight = _neighbours(last, float(one), method)
+        *places, weight = neighbours_of(last, float(one), method)
         if selected is not None:
             first, second = selected[k : k + 1], selected[k + len(q) : k + len(q) + 1]
         else:
             first, second = (take_along_axis_in_range(ordered, at, axis=0) for at in places)
         first, second = (astype(end, dtype) for end in (first, second))
-        results.append(_between(first, second, astype(weight, dtype))[0])
+        results.append(interpolated(first, second, astype(weight, dtype))[0])
     return stack(results)
 
 
@@ -376,7 +294,7 @@ def _quantiles_in_numpy(x: np.ndarray, axes: tuple[int, ...], how: Quantiles) ->
     """`_quantiles_of` in NumPy."""
     front = x if axes == tuple(range(len(axes))) else np.moveaxis(x, axes, range(len(axes)))
     front = front.reshape(-1, *front.shape[len(axes) :])
-    ranks, places = _places(front.shape[0], how.q, how.method)
+    ranks, places = ranks_of(front.shape[0], how.q, how.method)
     # A NaN is sorted to the end: the last element tells whether there is one.
     ordered = np.partition(front, (*ranks, front.shape[0] - 1), axis=0)
     elements, last = ordered.take(ranks, axis=0), ordered[-1]
@@ -394,9 +312,13 @@ def _quantiles_in_numpy(x: np.ndarray, axes: tuple[int, ...], how: Quantiles) ->
             for (low, high), (_, _, weight) in zip(pairs, places, strict=True)
         ]
     elif front.ndim == 1:
-        results = [_between_two(*pair, weight) for pair, weight in zip(pairs, weights, strict=True)]
+        results = [
+            interpolated_scalars(*pair, weight) for pair, weight in zip(pairs, weights, strict=True)
+        ]
     else:
-        results = [_between(*pair, weight, np) for pair, weight in zip(pairs, weights, strict=True)]
+        results = [
+            interpolated(*pair, weight, np) for pair, weight in zip(pairs, weights, strict=True)
+        ]
     return how.in_shape(np.array(results, how.dtype), x, axes)
 
 
