@@ -94,38 +94,38 @@ def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Se
         check.
     """
     rows, count = _Rows(graph, inputs, outputs, checked, is_tolerant), len(inputs) + len(outputs)
-    objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in "xp")
-    # For each block: its address (b), its steps (d, f), and where its current row begins (p).
+    objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in ("object", "row"))
+    # Of each block, its address and its steps in bytes along the outer and the middle axis.
     loads = [
         line
         for n in range(count)
         for line in (
-            f"%a{n} = getelementptr i8, ptr %x{n}, i64 {object.__basicsize__}",
-            f"%b{n} = load ptr, ptr %a{n}",
-            f"%c{n} = getelementptr i64, ptr %numbers, i64 {3 + 2 * n}",
-            f"%d{n} = load i64, ptr %c{n}",
-            f"%e{n} = getelementptr i64, ptr %numbers, i64 {4 + 2 * n}",
-            f"%f{n} = load i64, ptr %e{n}",
+            f"%field{n} = getelementptr i8, ptr %object{n}, i64 {object.__basicsize__}",
+            f"%block{n} = load ptr, ptr %field{n}",
+            f"%number.i{n} = getelementptr i64, ptr %numbers, i64 {3 + 2 * n}",
+            f"%step.i{n} = load i64, ptr %number.i{n}",
+            f"%number.j{n} = getelementptr i64, ptr %numbers, i64 {4 + 2 * n}",
+            f"%step.j{n} = load i64, ptr %number.j{n}",
         )
     ]
     steps = [
         line
         for n in range(count)
         for line in (
-            f"%g{n} = mul i64 %d{n}, %i", f"%h{n} = mul i64 %f{n}, %j",
-            f"%k{n} = getelementptr i8, ptr %b{n}, i64 %g{n}",
-            f"%p{n} = getelementptr i8, ptr %k{n}, i64 %h{n}",
+            f"%offset.i{n} = mul i64 %step.i{n}, %i", f"%offset.j{n} = mul i64 %step.j{n}, %j",
+            f"%rows{n} = getelementptr i8, ptr %block{n}, i64 %offset.i{n}",
+            f"%row{n} = getelementptr i8, ptr %rows{n}, i64 %offset.j{n}",
         )
     ]  # fmt: skip
     body = "\n  ".join
     return f"""{rows.text()}
 define i32 @loop({objects}, ptr %numbers) {{
 entry:
-  %m0 = load i64, ptr %numbers
-  %a = getelementptr i64, ptr %numbers, i64 1
-  %m1 = load i64, ptr %a
-  %b = getelementptr i64, ptr %numbers, i64 2
-  %m2 = load i64, ptr %b
+  %length.i = load i64, ptr %numbers
+  %number.j = getelementptr i64, ptr %numbers, i64 1
+  %length.j = load i64, ptr %number.j
+  %number.n = getelementptr i64, ptr %numbers, i64 2
+  %length.n = load i64, ptr %number.n
   {body(loads)}
   br label %outer
 outer:
@@ -136,14 +136,14 @@ inner:
   %j = phi i64 [0, %outer], [%j.next, %inner]
   %flag.j = phi i32 [%flag.i, %outer], [%flag.next, %inner]
   {body(steps)}
-  %flag = call i32 @row({pointers}, i64 %m2)
+  %flag = call i32 @row({pointers}, i64 %length.n)
   %flag.next = or i32 %flag.j, %flag
   %j.next = add i64 %j, 1
-  %more.j = icmp slt i64 %j.next, %m1
+  %more.j = icmp slt i64 %j.next, %length.j
   br i1 %more.j, label %inner, label %outer.next
 outer.next:
   %i.next = add i64 %i, 1
-  %more.i = icmp slt i64 %i.next, %m0
+  %more.i = icmp slt i64 %i.next, %length.i
   br i1 %more.i, label %outer, label %exit
 exit:
   ret i32 %flag.next
@@ -184,7 +184,7 @@ class _Rows:
             self._store(n, names[node], graph.dtypes[node])
         sums = self._sums([(names[n], graph.dtypes[n]) for n in self.checked])
         parameters = [
-            f"ptr noalias nocapture %p{n}" for n in range(len(self.inputs) + len(self.outputs))
+            f"ptr noalias nocapture %row{n}" for n in range(len(self.inputs) + len(self.outputs))
         ]
         newline = "\n  "
         begin = [f"%sum.{d} = phi {NAMES[d]} [0.0, %entry], [%next.{d}, %element]" for d in sums]
@@ -272,9 +272,9 @@ exit:
         stored = "i8" if dtype == "b1" else NAMES[dtype]
         if is_one:
             self.once.add(node)
-            value = self._new(f"load {stored}, ptr %p{n}", True)
+            value = self._new(f"load {stored}, ptr %row{n}", True)
         else:
-            pointer = self._new(f"getelementptr {stored}, ptr %p{n}, i64 %n")
+            pointer = self._new(f"getelementptr {stored}, ptr %row{n}, i64 %n")
             value = self._new(f"load {stored}, ptr {pointer}")
         if dtype[0] == "f":
             self.loaded.append((value, dtype))
@@ -284,7 +284,7 @@ exit:
         stored = NAMES[dtype]
         if dtype == "b1":
             value, stored = self._new(f"zext i1 {value} to i8"), "i8"
-        pointer = self._new(f"getelementptr {stored}, ptr %p{n}, i64 %n")
+        pointer = self._new(f"getelementptr {stored}, ptr %row{n}, i64 %n")
         self.lines.append(f"store {stored} {value}, ptr {pointer}")
 
     def _sums(self, checked: Sequence[tuple[str, str]]) -> dict[str, str]:
