@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
@@ -155,9 +156,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             best = min(best, loss)
             if waited > self.n_iter_no_change:
                 return
-        text = f"{type(self).__name__}: max_iter={self.max_iter} epochs are over, and the loss, "
-        text += f"{best:.4g}, has not settled within tol={self.tol:g} for {self.n_iter_no_change}. "
-        text += "Raise max_iter or learning_rate_init, or scale the columns of X."
+        text = (
+            f"{type(self).__name__}: max_iter={self.max_iter} epochs are over, and the loss, "
+            f"{best:.4g}, has not settled within tol={self.tol:g} "
+            f"for {self.n_iter_no_change} epochs. "
+            "Raise max_iter or learning_rate_init, or scale the columns of X."
+        )
         warnings.warn(text, ConvergenceWarning, stacklevel=frame_of_user()[1])
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -351,7 +355,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         for features, targets in itertools.islice(pairs, steps):
             y = np.asarray(targets)
             X = self._columns(op, features)
-            yield X, y.reshape(len(y), -1) if self._takes_columns else y
+            yield X, _flat(y) if self._takes_columns else y
         if y is None:
             raise error(ArgumentError, op, "input_fn returned no batch")
 
@@ -455,4 +459,4 @@ def _on_host(leaf: Any) -> np.ndarray:
 def _flat(features: Any) -> np.ndarray:
     """Return an array as (rows, columns)."""
     array = _on_host(features)
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), math.prod(array.shape[1:]))

@@ -272,7 +272,15 @@ def test_classifiers_in_tensorflows_words() -> None:
     ("call", "problem"),
     [
         (lambda: LinearRegressor().train(list), "input_fn returned no batch"),
-        (lambda: LinearRegressor().train(lambda: 5), "input_fn returned an int"),
+        (
+            lambda: LinearRegressor().train(lambda: 5),
+            r"LinearRegressor\.train: input_fn returned an int",
+        ),
+        (
+            lambda: LinearRegressor().train(ones()).evaluate(lambda: [1]),
+            r"LinearRegressor\.evaluate: input_fn yields an int, not a pair",
+        ),
+        (lambda: LinearRegressor().train(lambda: (X[:0], X[:0, 0])), "0 sample"),
         (lambda: LinearRegressor(optimizer=5).train(ones()), "5 is no optimizer"),
         (lambda: LinearRegressor().train(ones(), steps=0), "train: steps is 0"),
         (lambda: LinearRegressor().train(ones(), steps=1, max_steps=2), "both steps and max_steps"),
