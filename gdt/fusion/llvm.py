@@ -368,8 +368,8 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
     # A virtual machine may lack features of the processor that it names, and share the folder.
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
     described = f"{llvm.llvm_version_info} {processor} {text}"
-    path = _folder() / f"{hashlib.sha256(described.encode()).hexdigest()}.o"
-    code = _stored(path)
+    name = f"{hashlib.sha256(described.encode()).hexdigest()}.o"
+    code = _stored(name)
     if code is None:
         module = llvm.parse_assembly(text)
         module.verify()
@@ -379,7 +379,7 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
         passes.getModulePassManager().run(module, passes)
         code = machine.emit_object(module)
         with suppress(OSError):  # a folder that cannot be written: compiled anew in each process
-            _store(path, code)
+            _store(name, code)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
@@ -388,26 +388,36 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
     return engine, kind(engine.get_function_address("loop"))
 
 
-@cache
 def _folder() -> Path:
+    """The folder of machine code. Raises FileNotFoundError without a home folder, as in a container
+    without accounts."""
     cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if cache_folder.startswith("~"):
+        raise FileNotFoundError(cache_folder)
     return Path(cache_folder) / "gdt" / "loops"
 
 
-def _stored(path: Path) -> bytes | None:
+def _stored(name: str) -> bytes | None:
     """The machine code in a file; None if there is no file, or if it is damaged: LLVM crashes on
     machine code that is incomplete."""
     with suppress(OSError):
-        content = path.read_bytes()
+        content = (_folder() / name).read_bytes()
         digest, code = content[:DIGEST_SIZE], content[DIGEST_SIZE:]
         if hashlib.sha256(code).digest() == digest:
             return code
     return None
 
 
-def _store(path: Path, code: bytes) -> None:
-    """Write machine code after its digest, in one step: no other process reads half of a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(hashlib.sha256(code).digest() + code)
-    os.replace(file.name, path)
+def _store(name: str, code: bytes) -> None:
+    """Write machine code after its digest, in one step: no other process reads half of a file, and
+    a full disk keeps nothing."""
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = tempfile.NamedTemporaryFile(dir=folder, delete=False)  # noqa: SIM115
+    try:
+        with file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(file.name, folder / name)
+    except BaseException:
+        os.unlink(file.name)
+        raise

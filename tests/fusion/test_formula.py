@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -96,11 +99,46 @@ def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
     assert loop.run((100,), [block], [out])
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of machine code, which there is not yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "gdt" / "loops"
+
+
 @pytest.mark.parametrize("left", [0, 20, 40])
-def test_machine_code_that_is_damaged_on_disk_is_not_loaded(left: int, tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "loop.o"
-    llvm._store(path, b"machine code")
-    assert llvm._stored(path) == b"machine code"
-    assert [*path.parent.iterdir()] == [path]
+def test_machine_code_that_is_damaged_on_disk_is_not_loaded(left: int, folder: Path) -> None:
+    path = folder / "loop.o"
+    llvm._store("loop.o", b"machine code")
+    assert llvm._stored("loop.o") == b"machine code"
+    assert [*folder.iterdir()] == [path]
     path.write_bytes(path.read_bytes()[:left])
-    assert llvm._stored(path) is None
+    assert llvm._stored("loop.o") is None
+
+
+def test_a_full_disk_keeps_no_part_of_machine_code(folder: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            llvm._store("loop.o", bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [*folder.iterdir()] == []
+
+
+@compiled
+def test_without_a_home_machine_code_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # without an account, as in a container
+    monkeypatch.chdir(tmp_path)
+    graph = ElementGraph()
+    loop = FusedLoop(graph, ["f4"], [graph.write("x * 3.03125", x=graph.add("input", "f4", 0))], [])
+    block, out = np.ones(100, np.float32), np.empty(100, np.float32)
+    assert not loop.run((100,), [block], [out]) and (out == 3.03125).all()
+    assert [*tmp_path.iterdir()] == []
