@@ -20,11 +20,11 @@ import os
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdt.fusion.formula import ElementGraph, Node
 
@@ -84,16 +84,24 @@ def _target() -> tuple[Any, str]:
 # ---------------------------------------------------------------- text
 
 
+class Call(NamedTuple):
+    """A value that an op makes of others. is_exact: whether its formula has the op's bits."""
+
+    result: Node
+    operands: tuple[Node, ...]
+    is_exact: bool
+
+
 def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Sequence[Node],
-            checked: Sequence[Node], is_tolerant: bool = False) -> str:  # fmt: skip
+            checked: Sequence[Node], calls: Sequence[Call] = ()) -> str:  # fmt: skip
     """The text of the function `loop` that computes the values `outputs` of a graph. It returns 1
-    if an element of a value in `checked` is infinite or NaN, else 0.
+    if an element of a value in `checked` is infinite or NaN, or if one of `calls` makes infinities
+    of finite operands or NaN of numbers, as inf - inf does; else 0.
 
     inputs: for each block that is read its dtype, and whether it has one element along the last
-        axis. is_tolerant: whether elements whose inputs are not all finite are left out of the
-        check.
+        axis.
     """
-    rows, count = _Rows(graph, inputs, outputs, checked, is_tolerant), len(inputs) + len(outputs)
+    rows, count = _Rows(graph, inputs, outputs, checked, calls), len(inputs) + len(outputs)
     objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in ("object", "row"))
     # Of each block, its address and its steps in bytes along the outer and the middle axis.
     loads = [
@@ -160,40 +168,41 @@ class _Rows:
         inputs: Sequence[tuple[str, bool]],
         outputs: Sequence[Node],
         checked: Sequence[Node],
-        is_tolerant: bool,
+        calls: Sequence[Call],
     ) -> None:
         self.graph, self.inputs, self.outputs, self.checked = graph, inputs, outputs, checked
-        self.is_tolerant = is_tolerant
+        self.calls = calls
         self.before: list[str] = []  # what is computed once for each row
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.once: set[Node] = set()  # the values that are the same in a whole row
-        self.loaded: list[tuple[str, str]] = []  # floating-point inputs
         self.count = 0
 
     def text(self) -> str:
         """The function `row`, which returns 1 if an element of a checked value is odd, else 0.
 
-        For each dtype it adds up v - v of all checked values v: NaN if one is infinite or NaN."""
+        For each dtype it adds up v - v of all checked values v, NaN if one is infinite or NaN, and
+        1 for each element in which a call is odd."""
         graph = self.graph
-        used = _used(graph, (*self.outputs, *self.checked))
+        called = [n for call in self.calls for n in (call.result, *call.operands)]
+        used = _used(graph, (*self.outputs, *self.checked, *called))
         names: dict[Node, str] = {}
         for node in used:
             names[node] = self._write(node, names)
         for n, node in enumerate(self.outputs, len(self.inputs)):
             self._store(n, names[node], graph.dtypes[node])
-        sums = self._sums([(names[n], graph.dtypes[n]) for n in self.checked])
+        sums = self._sums(names) | self._told_of_calls(names)
         parameters = [
             f"ptr noalias nocapture %row{n}" for n in range(len(self.inputs) + len(self.outputs))
         ]
         newline = "\n  "
         begin = [f"%sum.{d} = phi {NAMES[d]} [0.0, %entry], [%next.{d}, %element]" for d in sums]
-        # The order of a sum of zeros and NaN does not matter, and vectors need one of their own.
+        # The order of a sum does not change whether it is 0, and vectors need one of their own.
         end = [f"%next.{d} = fadd reassoc {NAMES[d]} %sum.{d}, {sums[d]}" for d in sums]
         odd, told = "false", []
         for d in sums:
             told += [
-                f"%odd.{d} = fcmp uno {NAMES[d]} %next.{d}, %next.{d}",
+                f"%odd.{d} = fcmp une {NAMES[d]} %next.{d}, 0.0",
                 f"%told.{d} = or i1 {odd}, %odd.{d}",
             ]
             odd = f"%told.{d}"
@@ -276,8 +285,6 @@ exit:
         else:
             pointer = self._new(f"getelementptr {stored}, ptr %row{n}, i64 %n")
             value = self._new(f"load {stored}, ptr {pointer}")
-        if dtype[0] == "f":
-            self.loaded.append((value, dtype))
         return self._new(f"icmp ne i8 {value}, 0", is_one) if dtype == "b1" else value
 
     def _store(self, n: int, value: str, dtype: str) -> None:
@@ -287,25 +294,42 @@ exit:
         pointer = self._new(f"getelementptr {stored}, ptr %row{n}, i64 %n")
         self.lines.append(f"store {stored} {value}, ptr {pointer}")
 
-    def _sums(self, checked: Sequence[tuple[str, str]]) -> dict[str, str]:
+    def _difference(self, node: Node, names: Mapping[Node, str]) -> str:
+        """0 of a finite value, and else NaN."""
+        return self._new(f"fsub {NAMES[self.graph.dtypes[node]]} {names[node]}, {names[node]}")
+
+    def _sums(self, names: Mapping[Node, str]) -> dict[str, str]:
         """For each dtype a value that is NaN if a checked one is infinite or NaN, else 0."""
         sums: dict[str, str] = {}
-        for value, dtype in checked:
-            name = NAMES[dtype]
-            difference = self._new(f"fsub {name} {value}, {value}")
+        for node in self.checked:
+            dtype, difference = self.graph.dtypes[node], self._difference(node, names)
             if dtype in sums:
-                difference = self._new(f"fadd {name} {sums[dtype]}, {difference}")
+                difference = self._new(f"fadd {NAMES[dtype]} {sums[dtype]}, {difference}")
             sums[dtype] = difference
-        if self.is_tolerant and sums:
-            finite = "true"
-            for value, dtype in self.loaded:
-                name = NAMES[dtype]
-                difference = self._new(f"fsub {name} {value}, {value}")
-                is_finite = self._new(f"fcmp ord {name} {difference}, {difference}")
-                finite = self._new(f"and i1 {is_finite}, {finite}")
-            for d, value in sums.items():
-                sums[d] = self._new(f"select i1 {finite}, {NAMES[d]} {value}, {NAMES[d]} 0.0")
         return sums
+
+    def _told_of_calls(self, names: Mapping[Node, str]) -> dict[str, str]:
+        """A value that is 1 if a call makes infinities or NaN, else 0."""
+        odd = "false"
+        for call in self.calls:
+            finite = numbers = "true"
+            for node in call.operands:
+                name, x = NAMES[self.graph.dtypes[node]], names[node]
+                if self.graph.dtypes[node][0] == "f":
+                    difference = self._difference(node, names)
+                    is_finite = self._new(f"fcmp ord {name} {difference}, {difference}")
+                    is_number = self._new(f"fcmp ord {name} {x}, {x}")
+                    finite = self._new(f"and i1 {finite}, {is_finite}")
+                    numbers = self._new(f"and i1 {numbers}, {is_number}")
+            name, x = NAMES[self.graph.dtypes[call.result]], names[call.result]
+            difference = self._difference(call.result, names)
+            is_odd = self._new(f"fcmp uno {name} {difference}, {difference}")
+            made = self._new(f"and i1 {finite}, {is_odd}")
+            if call.is_exact:
+                is_nan = self._new(f"fcmp uno {name} {x}, {x}")
+                made = self._new(f"or i1 {made}, {self._new(f'and i1 {numbers}, {is_nan}')}")
+            odd = self._new(f"or i1 {odd}, {made}")
+        return {"f4": self._new(f"uitofp i1 {odd} to float")} if self.calls else {}
 
     def _cast(self, x: str, of: str, to: str, once: bool) -> str:
         """The value x, of dtype `of`, as dtype `to`; no float becomes an integer."""

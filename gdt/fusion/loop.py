@@ -39,8 +39,8 @@ class FusedLoop:
     """A loop that computes values of a graph for every element of blocks, which broadcast.
 
     dtypes: of the inputs of the graph. outputs: the values that it computes. checked: the values of
-    which it tells whether an element is infinite or NaN while the inputs of that element are
-    finite.
+    which it tells whether an element is infinite or NaN; calls: once an input was so itself, the
+    ops of which it tells instead whether one has made such an element, see `llvm.text_of`.
     """
 
     def __init__(
@@ -49,19 +49,21 @@ class FusedLoop:
         dtypes: Sequence[str],
         outputs: Sequence[Node],
         checked: Sequence[Node],
+        calls: Sequence[llvm.Call],
     ) -> None:
-        self.graph, self.dtypes, self.outputs, self.checked = graph, dtypes, outputs, checked
+        self.graph, self.dtypes, self.outputs = graph, dtypes, outputs
+        self.checked, self.calls = checked, calls
         dtypes = [*dtypes, *[graph.dtypes[node] for node in outputs]]
         self.itemsizes = tuple([int(dtype[1]) for dtype in dtypes])
         self.result = np.dtype(dtypes[len(self.dtypes)])  # of the first output
-        # Whether the compiled loop looks at the inputs of each element, which takes time: it does
-        # from the first run on in which an input is not finite.
+        # Whether the compiled loop looks at the calls, which takes time: it does from the first run
+        # on in which an input is not finite.
         self.is_tolerant = False
         self._functions: dict[tuple[bool, ...], llvm.Function] = {}
 
     def run(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
         """Compute `outs`, C-ordered blocks of this shape, from C-ordered blocks that broadcast to
-        it; return whether a checked value is infinite or NaN though its inputs are finite."""
+        it; return whether an op may have made infinities or NaN."""
         function, numbers = self.prepared(shape, *[b.shape for b in blocks])
         is_odd = function(*blocks, *outs, numbers) != 0
         if is_odd and not self.is_tolerant and not all(map(_is_finite, blocks)):
@@ -79,7 +81,8 @@ class FusedLoop:
 
     def _compiled(self, nest: Nest) -> llvm.Function:
         pairs = list(zip(self.dtypes, nest.ones, strict=True))
-        text = llvm.text_of(self.graph, pairs, self.outputs, self.checked, self.is_tolerant)
+        told = ((), self.calls) if self.is_tolerant else (self.checked, ())
+        text = llvm.text_of(self.graph, pairs, self.outputs, *told)
         function = llvm.compiled(text, len(self.itemsizes))
         self._functions[self.is_tolerant, *nest.ones] = function
         return function
@@ -288,8 +291,10 @@ class CompiledOp:
             else:
                 names[name] = graph.constant(number, dtype)
         result = graph.write(self._formula.text, **names)
-        checked = [] if self._formula.is_exact else [result]  # NumPy warns of what it computes
-        return FusedLoop(graph, inputs, [result], checked)
+        if self._formula.is_exact:  # without a value of which NumPy would warn
+            return FusedLoop(graph, inputs, [result], [], [])
+        call = llvm.Call(result, tuple(names.values()), is_exact=False)
+        return FusedLoop(graph, inputs, [result], [result], [call])
 
 
 def in_parts(

@@ -34,6 +34,7 @@ from gdt.engine.source import (
 )
 from gdt.engine.threads import ThreadedBody
 from gdt.fusion.formula import ElementGraph, Node
+from gdt.fusion.llvm import Call
 from gdt.fusion.loop import (
     SMALLEST,
     CompiledOp,
@@ -332,7 +333,7 @@ class _GraphWriter:
 
     nodes: the value of each output register. inputs: of the graph. absorbed: the operands of
     formulas that do not propagate: an infinity or NaN there may not show in any result, so they
-    are checked themselves.
+    are checked themselves. calls: the ops that may make infinities or NaN.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -340,6 +341,7 @@ class _GraphWriter:
         self.nodes: dict[int, Node] = {}
         self.inputs: list[LoopInput] = []
         self.absorbed: set[Node] = set()
+        self.calls: list[Call] = []
 
     def write(self, call: ElementCall) -> bool:
         """Add a call; return whether its formula takes operands of these dtypes and shapes."""
@@ -349,14 +351,18 @@ class _GraphWriter:
         if formula is None or dtypes is None:
             return False
         names: dict[str, Node] = {}
+        operands: list[Node] = []
         for name, argument, dtype in zip("xyz", call.arguments, dtypes, strict=False):
             if self._is_misfit(argument, call.shape, dtype):
                 return False
-            names[name] = self._operand(argument, dtype)
+            operands.append(self._operand(argument, dtype))
+            names[name] = graph.cast(operands[-1], dtype)
         if not formula.propagates:
             self.absorbed.update(names.values())
-        result = graph.write(formula.text, **names)
-        self.nodes[call.output] = graph.cast(result, call.dtype)
+        result = graph.cast(graph.write(formula.text, **names), call.dtype)
+        self.nodes[call.output] = result
+        if self.can_be_odd(result):
+            self.calls.append(Call(result, tuple(operands), formula.is_exact))
         return True
 
     def _is_misfit(self, argument: Any, shape: Shape, dtype: str) -> bool:
@@ -372,7 +378,7 @@ class _GraphWriter:
         """The function that computes the outputs of these registers, see `FusedLoop.run`."""
         results = [self.nodes[r] for r in returned]
         checked = sorted({n for n in (*results, *self.absorbed) if self.can_be_odd(n)})
-        loop = FusedLoop(self.graph, [i.dtype for i in self.inputs], results, checked)
+        loop = FusedLoop(self.graph, [i.dtype for i in self.inputs], results, checked, self.calls)
         run = partial(in_parts, loop.run)
         run.loop = loop  # type: ignore[attr-defined]
         return run
@@ -390,13 +396,14 @@ class _GraphWriter:
         return block.dtype if isinstance(block, np.ndarray) else type(block)
 
     def _operand(self, argument: Any, dtype: str) -> Node:
-        """The value of an argument, cast to `dtype`: that of a call, or an input of the graph."""
+        """The value of an argument, of a call or an input of the graph, in its own dtype; of a
+        number in this one."""
         graph = self.graph
         if not isinstance(argument, Argument):
             return graph.constant(argument, dtype)
         register, shape = argument
         if register in self.nodes:
-            return graph.cast(self.nodes[register], dtype)
+            return self.nodes[register]
         block = blocks_of(self.values[register])[0]
         own = dtype
         if isinstance(block, np.ndarray):
@@ -404,4 +411,4 @@ class _GraphWriter:
         key = LoopInput(register, shape, own)
         if key not in self.inputs:
             self.inputs.append(key)
-        return graph.cast(graph.add("input", own, self.inputs.index(key)), dtype)
+        return graph.add("input", own, self.inputs.index(key))

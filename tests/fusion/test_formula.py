@@ -51,7 +51,7 @@ def test_formulas_have_numpys_bits(text: str, dtype: str) -> None:
         x, y = (rng.normal(0, 3, (3, 7, 40)).astype("f4") for _ in range(2))
     graph = ElementGraph()
     result = graph.write(text, x=graph.add("input", dtype, 0), y=graph.add("input", dtype, 1))
-    loop = FusedLoop(graph, [dtype, dtype], [result], [])
+    loop = FusedLoop(graph, [dtype, dtype], [result], [], [])
     function = (FLOATS if dtype == "f4" else INTEGERS)[text]
     for a, b in (
         (x, y),
@@ -87,7 +87,7 @@ def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
     graph = ElementGraph()
     x = graph.add("input", "f4", 0)
     result = graph.write("1.0 / x", x=x)
-    loop = FusedLoop(graph, ["f4"], [result], [result])
+    loop = FusedLoop(graph, ["f4"], [result], [result], [llvm.Call(result, (x,), True)])
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
     assert not loop.run((100,), [block], [out])
     block[7] = 0
@@ -138,7 +138,9 @@ def test_without_a_home_machine_code_is_not_kept(
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # without an account, as in a container
     monkeypatch.chdir(tmp_path)
     graph = ElementGraph()
-    loop = FusedLoop(graph, ["f4"], [graph.write("x * 3.03125", x=graph.add("input", "f4", 0))], [])
+    loop = FusedLoop(
+        graph, ["f4"], [graph.write("x * 3.03125", x=graph.add("input", "f4", 0))], [], []
+    )
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
     assert not loop.run((100,), [block], [out]) and (out == 3.03125).all()
     assert [*tmp_path.iterdir()] == []

@@ -139,6 +139,36 @@ def test_a_replay_warns_as_numpy_does(mode: str) -> None:
         step(gdt.asarray(bad))
 
 
+def test_an_infinite_operand_hides_nothing_of_other_ops(mode: str) -> None:
+    """Neither a value that a formula leaves to the body, nor what NumPy warns of."""
+    step = recorded(lambda x, y: (gdt.sin(x) * 2, 1 / x - 1, gdt.minimum(x, y), x - y))
+    x, bound = np.linspace(1, 3, SIZE, dtype="f4"), gdt.asarray(np.float32(np.inf))
+    x[7] = 50000  # an angle of which the formula makes NaN
+    for value, message in ((50000, ""), (0, "divide by zero"), (np.inf, "invalid value")):
+        x[7] = value
+        for _ in range(4):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                results = step(gdt.asarray(x), bound)
+            assert [message in str(w.message) for w in caught] == [True] * bool(message)
+        want = gdt.sin(gdt.asarray(x)) * 2
+        np.testing.assert_array_equal(results[0].numpy(), want.numpy())
+    assert fused_ops(step)
+
+
+def test_infinities_that_ops_pass_on_are_one_loop(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = recorded(lambda x, mask: gdt.exp(x + mask) * 2)
+    x, mask = np.ones(SIZE, "f4"), np.where(np.arange(SIZE) % 3, 0, -np.inf).astype("f4")
+    for _ in range(3):
+        step(gdt.asarray(x), gdt.asarray(mask))
+    (segment,) = [k.function for k in step.programs[0].instructions if k.fused]
+    monkeypatch.setattr(segment, "run_one_by_one", None)
+    result = step(gdt.asarray(x), gdt.asarray(mask)).numpy()
+    assert (result == np.where(np.isinf(mask), 0, gdt.exp(x).numpy() * 2)).all()
+
+
 def test_integers_are_compared_with_numbers_beyond_their_dtype(mode: str) -> None:
     step = recorded(lambda x: gdt.where((x < 300) & (x != -300), x, x * x))
     x = np.arange(SIZE).astype("i1")
