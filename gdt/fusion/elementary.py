@@ -2,9 +2,10 @@
 
 Each reduces its argument to a short interval, evaluates a polynomial there and undoes the
 reduction, without a branch; the error is below 2 units in the last place, which
-`tests/fusion/test_elementary.py` shows. The polynomials of float32 are minimax fits by Lawson's
-algorithm (1961) of what is said beside them, weighted with the relative error of the result, their
-coefficients rounded to float32 one after the other. The reductions are those of Cody and Waite
+`tests/fusion/test_elementary.py` shows. The comment beside a polynomial says which function it
+approximates. Those of float32 are minimax fits by Lawson's algorithm (1961), weighted for the
+relative error of the result, whose coefficients were rounded to float32 one after the other.
+The reductions are those of Cody and Waite
 (Software Manual for the Elementary Functions, 1980); erf's two intervals are those of N. Juffa.
 """
 
@@ -31,17 +32,18 @@ def polynomial(x: str, coefficients: Sequence[float]) -> str:
 # ---------------------------------------------------------------- exponentials
 
 SHIFT, SHIFT_BITS = 12582912.0, 0x4B400000
-"""What rounds to an integer when it is added: the integer is then in the low bits."""
-LN2_HIGH, LN2_LOW = 0.693145751953125, 1.428606765330187e-06  # the first has 16 bits
+"""1.5 * 2 ** 23: adding it rounds a number to an integer, which is in the low bits of the sum."""
+# log(2) as two numbers; the first has 16 bits, so that its products with integers are exact.
+LN2_HIGH, LN2_LOW = 0.693145751953125, 1.428606765330187e-06
 
-# exp(x) = 2 ** n * exp(r), where r is at most log(2) / 2.
+# x = n * log(2) + r, where abs(r) is at most log(2) / 2: exp(x) = 2 ** n * exp(r).
 REDUCED = f"""
 shifted = fma(x, 1.4426950408889634, {SHIFT})
 n = bits(shifted) - {SHIFT_BITS}
 m = shifted - {SHIFT}
 r = fma(m, -{LN2_LOW}, fma(m, -{LN2_HIGH}, x))
 """
-# (exp(r) - 1 - r) / r ** 2
+# Both: (exp(r) - 1 - r) / r ** 2
 EXP = polynomial("r", [0.49999994, 0.16666521, 0.041668277, 0.008368688, 0.0013819853])
 EXPM1 = polynomial("r", [0.5, 0.16666666, 0.041666493, 0.008333543, 0.0013932344, 0.00019764283])
 
@@ -65,7 +67,7 @@ tiny if is_tiny else fma(scale, fma({EXPM1} * r, r, r), scale - 0.5) * 2.0
 
 # ---------------------------------------------------------------- logarithms
 
-ROOT_HALF_BITS = 0x3F3504F3
+ROOT_HALF_BITS = 0x3F3504F3  # of sqrt(1 / 2)
 # (log(1 + f) - f + f ** 2 / 2) / f ** 3, for 1 + f between the roots of 1/2 and 2
 LOG = polynomial(
     "f",
@@ -80,7 +82,7 @@ LOG = polynomial(
         -0.076369405,
     ],
 )
-# log(x * (1 + error)) of a positive x
+# log(x * (1 + y)) of a positive x and a y near 0, the relative error of x
 FORMULAS["log_and_error"] = f"""
 is_small = x < 1.17549435e-38
 i = bits(x * 8388608.0 if is_small else x) - {ROOT_HALF_BITS}
@@ -91,7 +93,7 @@ square = f * f
 tail = fma({LOG} * f, square, -0.5 * square) + y
 fma(e, {LN2_HIGH}, f + fma(e, {LN2_LOW}, tail))
 """
-# What there is a logarithm of: 0, infinity and NaN, and nothing below 0.
+# The logarithm of x, where y is what the reduction gives: right for positive finite x alone.
 FORMULAS["log_or_special"] = """
 special = nan if x < 0.0 else (-inf if x == 0.0 else x)
 y if (x > 0.0) & (x < inf) else special
@@ -136,8 +138,8 @@ copysign(near if a < 0.99 else far, x)
 # ---------------------------------------------------------------- sine and cosine
 
 FARTHEST = 30000.0
-"""Up to here angles are reduced; the result is NaN for farther ones, which NumPy computes."""
-# x = n * pi / 2 + r, where r is at most pi / 4; pi / 2 is the sum of three numbers.
+"""The largest angle that is reduced. Of larger ones the result is NaN, and NumPy computes them."""
+# x = n * pi / 2 + r, where abs(r) is at most pi / 4; pi / 2 is the sum of three numbers.
 TURNED = f"""
 shifted = fma(x, 0.6366197723675814, {SHIFT})
 n = bits(shifted) - {SHIFT_BITS}
@@ -166,7 +168,7 @@ y if abs(x) <= {FARTHEST} else nan
 
 # ---------------------------------------------------------------- powers
 
-# log2((1 + s) / (1 - s)) / s of w = s * s; and 2 ** r, for r up to 1/2: in float64
+# In float64: log2((1 + s) / (1 - s)) / s of w = s * s; and 2 ** r, for abs(r) up to 1/2
 LOG2 = polynomial(
     "w",
     [2.885390081777269, 0.9617966955957643, 0.5770775087994396, 0.41225178820440445,
@@ -207,7 +209,7 @@ p = p if x == x else x
 p = p if y == y else y
 1.0 if (y == 0.0) | (x == 1.0) | ((a == 1.0) & (abs(y) == inf)) else p
 """
-# Whole powers up to the fourth as products: an exponent that is known leaves one of the lines.
+# The second, third and fourth power are products. Of a known exponent one case is left.
 FORMULAS["power_or_product"] = """
 square = x * x
 product = square * square if y == 4.0 else (square * x if y == 3.0 else square)
@@ -224,7 +226,7 @@ FORMULAS["softplus"] = "log1p(exp(-abs(x))) + (x if x > 0.0 else 0.0)"
 
 # ---------------------------------------------------------------- float64
 
-# As above, with the series of Taylor, which are short enough on these intervals.
+# The same reductions, with Taylor series, which are short enough on these intervals.
 SHIFT_64, SHIFT_64_BITS = 6755399441055744.0, 0x4338000000000000
 LN2_HIGH_64, LN2_LOW_64 = 0.6931471803691238, 1.9082149292705877e-10  # the first has 33 bits
 EXP_64 = polynomial("r", [1 / math.factorial(n) for n in range(2, 14)])  # as EXP above
@@ -234,7 +236,7 @@ shifted = fma(x, 1.4426950408889634, {SHIFT_64})
 m = shifted - {SHIFT_64}
 r = fma(m, -{LN2_LOW_64}, fma(m, -{LN2_HIGH_64}, x))
 """
-# 2 ** x of a whole x, whose low bits become the exponent.
+# 2 ** x of an integer x that is a float64: the low bits of the sum become the exponent.
 FORMULAS["two_to f8"] = f"number((bits(x + {SHIFT_64}) + 1023) << 52)"
 FORMULAS["exp f8"] = f"""
 x = -746.0 if x < -746.0 else x
@@ -321,4 +323,4 @@ y if abs(x) <= {FARTHEST_64} else nan
 """
 
 ELEMENTARY = frozenset({"exp", "log", "log1p", "tanh", "sin", "cos"})
-"""The names of those that NumPy has as ufuncs of one operand."""
+"""The functions that are also ufuncs of NumPy with one operand."""
