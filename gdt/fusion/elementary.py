@@ -5,8 +5,8 @@ reduction, without a branch; the error is below 2 units in the last place, which
 `tests/fusion/test_elementary.py` shows. The comment beside a polynomial says which function it
 approximates. Those of float32 are minimax fits by Lawson's algorithm (1961), weighted for the
 relative error of the result, whose coefficients were rounded to float32 one after the other.
-The reductions are those of Cody and Waite
-(Software Manual for the Elementary Functions, 1980); erf's two intervals are those of N. Juffa.
+The reductions are those of Cody and Waite (Software Manual for the Elementary Functions, 1980);
+erf's two intervals are those of N. Juffa.
 """
 
 from __future__ import annotations
