@@ -216,6 +216,15 @@ product = square * square if y == 4.0 else (square * x if y == 3.0 else square)
 product if (y == 2.0) | (y == 3.0) | (y == 4.0) else power(x, y)
 """
 
+# ---------------------------------------------------------------- choices
+
+FORMULAS["maximum"] = "x if (x > y) | (x != x) else y"
+FORMULAS["minimum"] = "x if (x < y) | (x != x) else y"
+FORMULAS["clip"] = """
+x = x if (x >= y) | (x != x) else y
+x if (x <= z) | (x != x) else z
+"""
+
 # ---------------------------------------------------------------- activations
 
 FORMULAS["sigmoid"] = """

@@ -9,7 +9,8 @@ result. Its names are the op's operands. It may use
     bits(x): the bits of a floating-point number as an integer, number(i): the reverse,
     real(i): the floating-point number equal to an integer,
     wide(x): float32 as float64, narrow(x): float64 as float32,
-    and calls of other formulas, whose values are written in place of the call.
+    and calls of other formulas, whose values are written in place of the call, unless the target
+    has functions of their names.
 
 Both operands of an operator have one dtype; a literal number takes that of the other operand. All
 is computed as IEEE 754 says, in the order of the text, so that a formula of + - * / and sqrt has
@@ -24,7 +25,7 @@ the bits of NumPy. `a if c else b` computes both a and b.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from typing import Any
 
@@ -56,9 +57,11 @@ class ElementGraph:
 
     dtypes: of each value, as `b1`, `i4` or `f8`. operations: of each value. operands: of each
     value, the values that it is computed from; of an input its number, of a constant its value.
+    functions: the names of formulas that the target has as functions, and that are operations.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, functions: Set[str] = frozenset()) -> None:
+        self.functions = functions
         self.operations: list[str] = []
         self.dtypes: list[str] = []
         self.operands: list[tuple[Any, ...]] = []
@@ -95,6 +98,14 @@ class ElementGraph:
     def write(self, formula: str, **names: Node) -> Node:
         """Add the values of a formula, and return its result. names: the values of its names."""
         return _FormulaWriter(self, names).run(formula)
+
+    def used(self, outputs: Sequence[Node]) -> list[Node]:
+        """The values that `outputs` are computed from, and these, each after its operands."""
+        used = set(outputs)
+        for node in reversed(range(len(self.operations))):
+            if node in used and self.operations[node] not in ("input", "constant"):
+                used.update(self.operands[node])
+        return sorted(used)
 
 
 @cache
@@ -179,6 +190,8 @@ class _FormulaWriter:
             dtype = CONVERSIONS[name][self.graph.dtypes[values[0]]]
             operation = "cast" if name in ("real", "wide", "narrow") else name
             return self.graph.add(operation, dtype, *values)
+        if name in self.graph.functions:
+            return self.graph.add(name, self.graph.dtypes[values[0]], *values)
         own = f"{name} {self.graph.dtypes[values[0]]}"
         formula = FORMULAS.get(own) or FORMULAS.get(name)
         if formula is None:

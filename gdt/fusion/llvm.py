@@ -185,7 +185,7 @@ class _Rows:
         1 for each element in which a call is odd."""
         graph = self.graph
         called = [n for call in self.calls for n in (call.result, *call.operands)]
-        used = _used(graph, (*self.outputs, *self.checked, *called))
+        used = graph.used((*self.outputs, *self.checked, *called))
         names: dict[Node, str] = {}
         for node in used:
             names[node] = self._write(node, names)
@@ -355,15 +355,6 @@ def _number(value: Any, dtype: str) -> str:
     if dtype == "b1":
         return "true" if value else "false"
     return f"0x{struct.pack('>d', value).hex().upper()}" if dtype[0] == "f" else str(value)
-
-
-def _used(graph: ElementGraph, outputs: Sequence[Node]) -> list[Node]:
-    """The values that `outputs` are computed from, and these, each after its operands."""
-    used = set(outputs)
-    for node in reversed(range(len(graph.operations))):
-        if node in used and graph.operations[node] not in ("input", "constant"):
-            used.update(graph.operands[node])
-    return sorted(used)
 
 
 # ---------------------------------------------------------------- machine code

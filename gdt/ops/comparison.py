@@ -292,7 +292,7 @@ maximum = binary(
     "The larger of x and y; NaN if one is.",
     ("maximum([1, 5], 3)", [3, 5]),
     dtypes=f"{PROMOTED} Where x and y are equal, each gets half of the gradient.",
-    formula="x if (x > y) | (x != x) else y",
+    formula="maximum(x, y)",
     kinds="fiu",
 )
 maximum.vjp(
@@ -305,7 +305,7 @@ minimum = binary(
     "The smaller of x and y; NaN if one is.",
     ("minimum([1, 5], 3)", [1, 3]),
     dtypes=f"{PROMOTED} Where x and y are equal, each gets half of the gradient.",
-    formula="x if (x < y) | (x != x) else y",
+    formula="minimum(x, y)",
     kinds="fiu",
 )
 minimum.vjp(
@@ -340,13 +340,7 @@ def _clip_dtypes(kinds: Sequence[Any], result: str | None) -> Sequence[str] | No
     return float_dtypes(kinds, result) if are_numbers else None
 
 
-has_formula(
-    """
-x = x if (x >= y) | (x != x) else y
-x if (x <= z) | (x != x) else z
-""",
-    _clip_dtypes,
-)(clip_between)
+has_formula("clip(x, y, z)", _clip_dtypes)(clip_between)
 clip_between.vjp(
     lambda g, out, x, low, high: like(maximum_gradient(_below(g, x, low, high), x, low), x),
     lambda g, out, x, low, high: like(maximum_gradient(_below(g, x, low, high), low, x), low),

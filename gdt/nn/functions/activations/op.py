@@ -125,10 +125,7 @@ def leaky_relu(
 
 has_formula(
     lambda negative_slope=0.2: (
-        f"""
-y = x * {float(negative_slope)!r}
-x if (x {">" if negative_slope <= 1 else "<"} y) | (x != x) else y
-"""
+        f"{'maximum' if negative_slope <= 1 else 'minimum'}(x, x * {float(negative_slope)!r})"
     )
 )(leaky_relu)
 leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: where(x > 0, g, g * negative_slope))
