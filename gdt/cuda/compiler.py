@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdt.cuda.nvrtc import nvrtc
-from gdt.cuda.sources import Instance, included, parameters, read_source
+from gdt.cuda.sources import GENERATED, Instance, included, parameters, read_source
 from gdt.errors import KernelError, error
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
@@ -26,8 +26,10 @@ BASE_OPTIONS = (
     "--ptxas-options=-v",
     "-diag-suppress=177",  # functions of shared headers that a file does not use
 )
-# Random numbers equal the CPU's to the bit, so a * b + c must round twice.
-FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {"random.cu": ("--fmad=false",)}
+# Random numbers equal the CPU's to the bit, so a * b + c must round twice; so must it where ops are
+# one kernel, and have the bits of CuPy's kernel for each.
+TO_THE_BIT = ("--fmad=false",)
+FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {"random.cu": TO_THE_BIT}
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def compile_file(
     for instance in instances:
         parameters(instance, folder)
     source, headers = read_source(file, folder), included(file, folder)
-    options = [f"-arch={arch}", *BASE_OPTIONS, *FILE_OPTIONS.get(file, ())]
+    own = TO_THE_BIT if file in GENERATED else FILE_OPTIONS.get(file, ())
+    options = [f"-arch={arch}", *BASE_OPTIONS, *own]
     expressions = sorted({str(i) for i in instances})
     toolkit = nvrtc().version
     key = hashlib.sha256(

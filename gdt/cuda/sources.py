@@ -38,6 +38,9 @@ C_DTYPES: Mapping[str, str] = {
 SCALAR_TYPES = frozenset(C_DTYPES) - {"half_t", "bfloat16_t"}
 C_TYPES: Mapping[str, str] = {dtype: c_type for c_type, dtype in C_DTYPES.items()}
 
+GENERATED: dict[str, str] = {}
+"""The texts of files that are generated, as `gdt.fusion.cuda` does it."""
+
 
 @dataclass(frozen=True)
 class Instance:
@@ -82,6 +85,8 @@ def source_folder() -> Path:
 @cache
 def read_source(file: str, folder: Path | None = None) -> str:
     """Return the text of a source file; raise KernelError if it cannot be read."""
+    if file in GENERATED and folder is None:
+        return GENERATED[file]
     path = (folder or source_folder()) / file
     try:
         return path.read_text()

@@ -14,7 +14,7 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
-from gdt.cuda.sources import C_TYPES, Instance
+from gdt.cuda.sources import C_TYPES, GENERATED, Instance
 from tests.needs import need_compiler
 
 from . import on_gpu
@@ -74,7 +74,10 @@ def name(case: dict[str, Any]) -> str:
 
 
 def group(instance: Instance) -> list[Instance]:
-    """The instances that share a library: those of one file and one data type."""
+    """The instances that share a library: those of one file and one data type. A generated file
+    has a library for each."""
+    if instance.file in GENERATED:
+        return [instance]
     known = set(C_TYPES.values())
     c_type = next((a for a in instance.arguments if a in known), "")
     return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -26,9 +27,10 @@ from tests.strict import StrictArray, StrictCupy
 from tests.strict.arrays import unwrapped
 from tests.strict.arrays import written as note_written
 
+from . import libm
 from .emulation import EmulatedRunner
 
-CUPY = StrictCupy(device_count=4)
+CUPY = StrictCupy(4, libm.FUNCTIONS)
 
 
 class StrictRunner(EmulatedRunner):
@@ -71,9 +73,14 @@ class StrictKernels(CupyBackend):
         return StrictRunner()
 
 
+@cache
+def _backend() -> StrictKernels:
+    return StrictKernels(CUPY)  # one for all tests: plans are kept, and know their backend
+
+
 def register() -> None:
     """Let meshes name the devices."""
-    register_backend("graph", lambda: StrictKernels(CUPY), lambda: 4)
+    register_backend("graph", _backend, lambda: 4)
 
 
 @contextmanager

@@ -303,7 +303,8 @@ def ufunc(name: str, machine: Machine, args: tuple[Any, ...], kwargs: dict[str, 
     for array in strict_operands((out,)):
         written(array, machine)
     contract.check_capture(name, host[0], machine)
-    compute = lambda: getattr(np, name)(*host, **given)
+    function = machine.functions.get(name) or getattr(np, name)
+    compute = lambda: function(*host, **given)
     with np.errstate(all="ignore"):
         result = machine.launch(compute, [host, given], strict_hosts(out))
     if out is not None:

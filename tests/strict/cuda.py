@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import cupy
@@ -28,12 +28,13 @@ class Machine(threading.local):
 
     def __init__(
         self, device_count: int, log: list[Transfer], calls: list[tuple[Any, ...]], order: Order,
-        null: dict[int, Stream], contexts: set[int],
+        null: dict[int, Stream], contexts: set[int], functions: Mapping[str, Callable[..., Any]],
     ):  # fmt: skip
         self.device_count, self.current = device_count, 0
         self.streams: dict[int, Stream] = {}  # by device, the current one, unless it is `null`
         self.entered: list[tuple[int, Stream]] = []  # of every device, the latest last
         self.null = null  # by device, the default stream, which all threads share
+        self.functions = functions  # ufuncs that are not NumPy's
         self.contexts = contexts  # devices on which the process has a context, as of all threads
         self.transfers, self.calls, self.order = log, calls, order
         self.captures: dict[int, Capture] = {}  # by the address of the stream

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,15 +19,19 @@ from .order import Order
 class StrictCupy:
     """What `import cupy` gives on a machine with `device_count` GPUs; see the package.
 
-    transfers: every wait for a device, in order. calls: what streams were asked. order: the uses of
-    memory on streams, with those that nothing orders.
+    functions: of the host's arrays, in the place of NumPy's ufuncs. transfers: every wait for a
+    device, in order. calls: what streams were asked. order: the uses of memory on streams, with
+    those that nothing orders.
     """
 
-    def __init__(self, device_count: int = 1) -> None:
+    def __init__(
+        self, device_count: int = 1, functions: Mapping[str, Callable[..., Any]] = {}
+    ) -> None:
         self.transfers: list[Transfer] = []
         self.calls: list[tuple[Any, ...]] = []
         self.order = Order()
-        self.machine = Machine(device_count, self.transfers, self.calls, self.order, {}, set())
+        logs = self.transfers, self.calls, self.order
+        self.machine = Machine(device_count, *logs, {}, set(), functions)
         self.cuda, self.ndarray = Cuda(self.machine), StrictArray
         self.used: set[str] = set()
         self.__version__ = cupy.__version__
@@ -173,4 +177,6 @@ class StrictUfunc:
         self._machine.launch(lambda: at(*operands), operands, operands[:1])
 
     def __getattr__(self, name: str) -> Any:
+        if not hasattr(cupy.ufunc, name):
+            raise AttributeError(name)
         raise NotImplementedError(f"`{self.name}.{name}` is not supported yet")

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,20 +68,20 @@ def build(
     file: str, instances: Sequence[Instance], sanitizer: str | None, folder: Path | None
 ) -> Path:
     """Compile one kernel file with these instances into a shared library, or find it built."""
-    path = (folder or sources.source_folder()) / file
+    text, headers_folder = sources.read_source(file, folder), folder or sources.source_folder()
     headers = sources.included(file, folder)
     shim = [p.read_text() for p in sorted(HERE.glob("*.hpp"))]
     names = sorted({str(i) for i in instances})
     flags = [*COMMON, *FLAGS[sanitizer]]
-    parts = [file, path.read_text(), headers, shim, names, flags]
+    parts = [file, text, headers, shim, names, flags]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
-    out = BUILD_FOLDER / f"{path.stem}-{sanitizer or 'plain'}-{key}.so"
+    out = BUILD_FOLDER / f"{Path(file).stem}-{sanitizer or 'plain'}-{key}.so"
     BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
-    unit = translation_unit(path, names, sources.structs(file, folder))
+    unit = translation_unit(file, text, names, sources.structs(file, folder))
     with open(out.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of tests want the same library at once
         if not out.exists():
-            compile_unit(unit, ["g++", *flags, f"-I{HERE}", f"-I{path.parent}"], out)
+            compile_unit(unit, ["g++", *flags, f"-I{HERE}", f"-I{headers_folder}"], out)
             remove_old()
         os.utime(out)
     return out
@@ -108,7 +108,9 @@ def compile_unit(unit: str, command: Sequence[str], out: Path) -> None:
 
 UNIT = """#include "cuda_cpu.hpp"
 namespace {{
-#include "{path}"
+#line 1 "{file}"
+{text}
+#line 1 "entries"
 {sizes}
 const shim::Entry entries[] = {{{entries}}};
 }}
@@ -124,12 +126,14 @@ PUBLIC int gdt_launch(const char* name, const unsigned* grid, const unsigned* bl
 """
 
 
-def translation_unit(path: Path, names: Sequence[str], structs: dict[str, np.dtype[Any]]) -> str:
+def translation_unit(
+    file: str, text: str, names: Sequence[str], structs: Mapping[str, np.dtype[Any]]
+) -> str:
     """The source and a table of its instances; the sizes check what was read from the source."""
     entry = '{{"{0}", [](void** a) {{ shim::call(&{0}, a); }}}}'
     sizes = [f"static_assert(sizeof({name}) == {d.itemsize});" for name, d in structs.items()]
     entries = ",\n".join(entry.format(name) for name in names)
-    return UNIT.format(path=path, sizes="\n".join(sizes), entries=entries)
+    return UNIT.format(file=file, text=text, sizes="\n".join(sizes), entries=entries)
 
 
 class CpuRunner:
