@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -188,6 +188,8 @@ class CupyBackend:
             with scope:
                 return function(*args, **keywords)
 
+        # For what takes the place of several functions: a function of one kernel.
+        run.placed, run.device = function, BlockDevice(self, mesh, block)  # type: ignore[attr-defined]
         return run
 
     def _runner(self) -> CudaRunner | None:
@@ -300,6 +302,14 @@ class CupyBackend:
                 streams[device] = self.xp.cuda.Stream(non_blocking=True)
         scopes = {device: self._scopes[device] for device in streams}
         return Graph(self.xp.cuda.MemoryPool(), streams, scopes)
+
+
+class BlockDevice(NamedTuple):
+    """The device of block number `block` of `mesh`, on which a function runs."""
+
+    backend: CupyBackend
+    mesh: Mesh
+    block: int
 
 
 class DeviceFlags(ErrorFlags):

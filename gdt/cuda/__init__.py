@@ -22,6 +22,6 @@ question after every launch would make the host wait. Updates of all parameters 
 
 **Capabilities that no op uses.** A product's bias, activation, mask and accumulation, batch
 normalisation with ReLU, and loss and gradient in one pass over the logits are more than one op's
-formula. They are tested like the rest, but no op launches them, since nothing merges ops into one
-launch.
+formula. They are tested like the rest, but no op launches them: what merges ops into one launch,
+in recorded steps, merges element-wise ones (`gdt.fusion.cuda`).
 """

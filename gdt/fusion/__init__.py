@@ -20,5 +20,8 @@ wherever a block has enough elements, and a recorded step has the bits of the st
 NumPy's functions run too: for their warnings, and for what a formula does not compute, such as the
 sine of 1e9.
 
+**GPUs.** `cuda` writes the same graph as a CUDA kernel, with the bits of CuPy's ufuncs: what has a
+function of CUDA's calls that in the place of a formula.
+
 **Recorded steps.** `gdt.programs.fusing` finds the chains.
 """

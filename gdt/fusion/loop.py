@@ -124,10 +124,10 @@ def _numbers(nest: Nest, itemsizes: tuple[int, ...]) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def nest_of(shape: Shape, *shapes: Shape) -> Nest | None:
+def nest_of(shape: Shape, *shapes: Shape, shortest: int = SHORTEST_ROW) -> Nest | None:
     """The nest of loops over C-ordered blocks of these shapes. Adjacent axes along which the same
-    blocks broadcast are one. None for a nest of more than `AXES`, and for rows so short that loops
-    over them are slow."""
+    blocks broadcast are one. None for a nest of more than `AXES`, and for rows shorter than
+    `shortest` elements, since loops over them are slow."""
     padded = [(1,) * (len(shape) - len(s)) + s for s in shapes]
     lengths: list[int] = []
     present: list[tuple[bool, ...]] = []  # along each axis, which blocks have more than one element
@@ -140,7 +140,7 @@ def nest_of(shape: Shape, *shapes: Shape) -> Nest | None:
         else:
             lengths.append(length)
             present.append(has)
-    if len(lengths) > AXES or (len(lengths) > 1 and lengths[-1] < SHORTEST_ROW):
+    if len(lengths) > AXES or (len(lengths) > 1 and lengths[-1] < shortest):
         return None
     missing = AXES - len(lengths)
     lengths = [1] * missing + lengths

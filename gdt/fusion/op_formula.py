@@ -132,11 +132,17 @@ def has_close_formula(
     dtypes: for which there is a formula of each function that the formula names.
     """
 
+    return has_formula(text, only(dtypes), replaces=1, is_exact=False)
+
+
+def only(dtypes: Sequence[str]) -> Dtypes:
+    """Operands that have the dtype of the result, if that is among `dtypes`."""
+
     def own(operands: Sequence[Kind], result: str | None) -> Sequence[str] | None:
         found = same_dtypes(operands, result)
         return found if found and found[0] in dtypes and _are_floats(operands, found[0]) else None
 
-    return has_formula(text, own, replaces=1, is_exact=False)
+    return own
 
 
 def _are_floats(operands: Sequence[Kind], dtype: str) -> bool:

@@ -7,7 +7,8 @@ reads each operand once and writes only what is read elsewhere. What an op compu
 is its formula (`gdt.fusion`); ops without one are left as they are.
 
 The fused instruction has the bits of those that it replaces. Where a value is infinite or NaN
-though its operands are finite, it runs them one by one, which gives their warnings.
+though its operands are finite, it runs them one by one, which gives their warnings. On a GPU, which
+gives none, it is a launch of one kernel (`gdt.fusion.cuda`), for blocks of any size.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from gdt.backend import NUMPY, threads
+from gdt.backend.cupy import BlockDevice, on_gpu
 from gdt.engine.loops import ChosenBody
 from gdt.engine.source import (
     CallExpression,
@@ -33,6 +35,7 @@ from gdt.engine.source import (
     Value,
 )
 from gdt.engine.threads import ThreadedBody
+from gdt.fusion.cuda import FUNCTIONS, MOST_INPUTS, FusedKernel, is_of_kernels, kernel_formula
 from gdt.fusion.formula import ElementGraph, Node
 from gdt.fusion.llvm import Call
 from gdt.fusion.loop import (
@@ -45,7 +48,7 @@ from gdt.fusion.loop import (
     in_parts,
     is_plain,
 )
-from gdt.fusion.op_formula import code_of, formula_of
+from gdt.fusion.op_formula import OpFormula, code_of, formula_of
 from gdt.programs.aliases import blocks_of
 from gdt.programs.instruction import Instruction
 from gdt.programs.slices import Argument, ElementCall, LoopInput, Slices
@@ -96,7 +99,8 @@ def fused(
 
 
 def _alike(numbers: Sequence[int], calls: Sequence[ElementCall | None]) -> Iterator[list[int]]:
-    """Consecutive calls in groups of one shape, ordered so that each runs after its operands.
+    """Consecutive calls in groups of one shape and device, ordered so that each runs after its
+    operands.
 
     Of the calls whose operands are computed, those of the smallest shape come first: they are
     operands of larger ones, whose group would else be cut in two.
@@ -105,10 +109,11 @@ def _alike(numbers: Sequence[int], calls: Sequence[ElementCall | None]) -> Itera
     while waiting:
         missing = {call.output for call in waiting.values()}
         ready = [c for c in waiting.values() if missing.isdisjoint(c.instruction.inputs)]
-        shape = min((c.shape for c in ready), key=math.prod)
+        first = min(ready, key=lambda c: math.prod(c.shape))
         group = []
         for at, call in waiting.items():
-            if call.shape == shape and missing.isdisjoint(call.instruction.inputs):
+            is_alike = (call.shape, call.device) == (first.shape, first.device)
+            if is_alike and missing.isdisjoint(call.instruction.inputs):
                 group.append(at)
                 missing.remove(call.output)
         for at in group:
@@ -125,43 +130,83 @@ def _element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) ->
         return None
     blocks = blocks_of(values[k.outputs[0]])
     first = blocks[0]
-    if not isinstance(first, np.ndarray) or any(b.shape != first.shape for b in blocks):
+    device = getattr(k.function, "device", None)
+    is_block = on_gpu if device else _is_on_host
+    if device and device.backend.runner is None:
+        return None
+    if not is_block(first) or any(b.shape != first.shape for b in blocks):
         return None
     found = [_normalized(part) for part in _parts(k, len(blocks))]
     if not found or found[0] is None or any(other != found[0] for other in found):
         return None
     function, arguments, keywords = found[0]
-    formula, static = formula_of(function, dict(keywords)), dict(keywords)
-    is_ufunc = isinstance(function, np.ufunc) and not static
-    is_known = is_ufunc or hasattr(function, "replacement")
-    if any(a is None for a in arguments) or (formula is None and (are_compiled() or not is_known)):
+    static = dict(keywords)
+    if device:
+        run, formula = None, kernel_formula(function, static, device.backend.xp)
+    else:
+        run, formula = _on_host(function, static)
+    if any(a is None for a in arguments) or not (formula or run):
         return None
-    run = function
-    if not is_ufunc and not isinstance(function, CompiledOp):
-        run = partial(function, np, **static)
     operands = []
     for number, shape, value in arguments:
         if number is None:
-            operands += [] if isinstance(value, ModuleType) else [value]
+            is_namespace = isinstance(value, ModuleType) or (device and value is device.backend.xp)
+            operands += [] if is_namespace else [value]
             continue
         register = k.inputs[number]
         held = values[register]
-        if isinstance(held, int | float) and shape is None:
+        # A number that is drawn anew is none of a kernel's, so that CUDA graphs can have the step.
+        if (
+            isinstance(held, int | float)
+            and shape is None
+            and (register in constants or not device)
+        ):
             operands.append(held if register in constants else Argument(register, None))
-        elif all(isinstance(b, np.ndarray) for b in blocks_of(held)):
+        elif all(map(is_block, blocks_of(held))):
             operands.append(Argument(register, shape))
         else:
             return None
     dtype = code_of(first.dtype)
-    return ElementCall(k, run, formula, tuple(operands), k.outputs[0], first.shape, dtype)
+    kinds = [_kind(a, values) for a in operands]
+    if formula and device and not is_of_kernels(formula, kinds, dtype):
+        return None
+    return ElementCall(k, run, formula, tuple(operands), k.outputs[0], first.shape, dtype, device)
+
+
+def _kind(argument: Any, values: Sequence[Any]) -> Any:
+    """The dtype of an operand, or the type of a number."""
+    if not isinstance(argument, Argument):
+        return type(argument)
+    block = blocks_of(values[argument.register])[0]
+    return getattr(block, "dtype", type(block))
+
+
+def _is_on_host(block: Any) -> bool:
+    return isinstance(block, np.ndarray)
+
+
+def _on_host(
+    function: Any, static: dict[str, Any]
+) -> tuple[Callable[..., Block] | None, OpFormula | None]:
+    """A function as one of NumPy's arrays and numbers, None where slices do not run it; and its
+    formula."""
+    formula = formula_of(function, static)
+    is_ufunc = isinstance(function, np.ufunc) and not static
+    is_known = is_ufunc or hasattr(function, "replacement")
+    if formula is None and (are_compiled() or not is_known):
+        return None, None
+    if not is_ufunc and not isinstance(function, CompiledOp):
+        function = partial(function, np, **static)
+    return function, formula
 
 
 def _parts(k: Instruction, count: int) -> Sequence[Expression | None]:
     """The expression of each block of an instruction's output."""
-    expression = getattr(k.function, "expression", None)
+    function = getattr(k.function, "placed", k.function)
+    expression = getattr(function, "expression", None)
     if expression is None:
         plain = [Operand(n) for n in range(len(k.inputs))]
-        return [CallExpression(Value(k.name, k.function), plain)] if count == 1 else []
+        return [CallExpression(Value(k.name, function), plain)] if count == 1 else []
     while isinstance(expression, Tuple) and count > 1:
         if len(expression.parts) == count:
             return expression.parts
@@ -294,22 +339,30 @@ def _segment(
     """One instruction in the place of calls; None if they cannot be fused, or would not be faster.
 
     returned: the registers of the calls that others read."""
-    shape = calls[0].shape
-    if len(calls) < 2 or math.prod(shape) < SMALLEST or not returned:
+    shape, device = calls[0].shape, calls[0].device
+    if len(calls) < 2 or (math.prod(shape) < SMALLEST and not device) or not returned:
         return None
-    written = _GraphWriter(values) if are_compiled() else Slices(values)
+    functions = FUNCTIONS if device else frozenset()
+    is_loop = are_compiled() or device
+    written = _GraphWriter(values, functions) if is_loop else Slices(values)
     for call in calls:
         if not written.write(call):
             return None
     shapes = [i.shape or _shape(values[i.register]) for i in written.inputs]
-    if all(math.prod(s) == 1 for s in shapes):
+    if all(math.prod(s) == 1 for s in shapes) and not device:
         return None
     registers = list(dict.fromkeys(i.register for i in written.inputs))
     instructions = [call.instruction for call in calls]
-    dtypes = [blocks_of(values[r])[0].dtype for r in returned]
-    one_by_one = program(instructions, registers, returned)
-    run = written.finished(returned)
-    segment = FusedFunction(run, registers, written.inputs, shape, dtypes, one_by_one)
+    segment: Any
+    if device and isinstance(written, _GraphWriter):
+        if len(written.inputs) > MOST_INPUTS:
+            return None
+        segment = written.kernel(returned, registers, shape, device)
+    else:
+        dtypes = [blocks_of(values[r])[0].dtype for r in returned]
+        one_by_one = program(instructions, registers, returned)
+        run = written.finished(returned)
+        segment = FusedFunction(run, registers, written.inputs, shape, dtypes, one_by_one)
     apart = [r for k in instructions for r in (*k.inputs, *k.outputs)]
     segment.nbytes = _nbytes(apart, values), _nbytes([*registers, *returned], values)
     return Instruction(
@@ -325,7 +378,7 @@ def _nbytes(registers: Sequence[int], values: Sequence[Any]) -> int:
 
 def _shape(value: Any) -> Shape:
     block = blocks_of(value)[0]
-    return block.shape if isinstance(block, np.ndarray) else ()
+    return getattr(block, "shape", ())
 
 
 class _GraphWriter:
@@ -336,8 +389,8 @@ class _GraphWriter:
     are checked themselves. calls: the ops that may make infinities or NaN.
     """
 
-    def __init__(self, values: Sequence[Any]) -> None:
-        self.values, self.graph = values, ElementGraph()
+    def __init__(self, values: Sequence[Any], functions: Set[str]) -> None:
+        self.values, self.graph = values, ElementGraph(functions)
         self.nodes: dict[int, Node] = {}
         self.inputs: list[LoopInput] = []
         self.absorbed: set[Node] = set()
@@ -346,7 +399,7 @@ class _GraphWriter:
     def write(self, call: ElementCall) -> bool:
         """Add a call; return whether its formula takes operands of these dtypes and shapes."""
         graph, formula = self.graph, call.formula
-        kinds = [self._kind(a) for a in call.arguments]
+        kinds = [_kind(a, self.values) for a in call.arguments]
         dtypes = None if formula is None else formula.dtypes(kinds, call.dtype)
         if formula is None or dtypes is None:
             return False
@@ -383,17 +436,25 @@ class _GraphWriter:
         run.loop = loop  # type: ignore[attr-defined]
         return run
 
+    def kernel(
+        self, returned: Sequence[int], registers: Sequence[int], shape: Shape, device: BlockDevice
+    ) -> Callable[..., Sequence[Any]]:
+        """The function of the values of `registers` that launches one kernel for the blocks of the
+        registers `returned`."""
+        results = [self.nodes[r] for r in returned]
+        kernel = FusedKernel(self.graph, [i.dtype for i in self.inputs], results, device.backend)
+        inputs = [(registers.index(i.register), i.shape) for i in self.inputs]
+
+        def run(*values: Any) -> Sequence[Any]:
+            blocks = [values[n] if s is None else values[n].reshape(s) for n, s in inputs]
+            return kernel(shape, blocks)
+
+        return device.backend.placed(device.mesh, device.block, run)
+
     def can_be_odd(self, node: Node) -> bool:
         """Whether a value is computed, and may be infinite or NaN."""
         kind = self.graph.operations[node]
         return self.graph.dtypes[node][0] == "f" and kind not in ("input", "constant")
-
-    def _kind(self, argument: Any) -> Any:
-        """The dtype of an operand, or the type of a number."""
-        if not isinstance(argument, Argument):
-            return type(argument)
-        block = blocks_of(self.values[argument.register])[0]
-        return block.dtype if isinstance(block, np.ndarray) else type(block)
 
     def _operand(self, argument: Any, dtype: str) -> Node:
         """The value of an argument, of a call or an input of the graph, in its own dtype; of a
@@ -405,9 +466,7 @@ class _GraphWriter:
         if register in self.nodes:
             return self.nodes[register]
         block = blocks_of(self.values[register])[0]
-        own = dtype
-        if isinstance(block, np.ndarray):
-            own = code_of(block.dtype)
+        own = code_of(block.dtype) if hasattr(block, "dtype") else dtype
         key = LoopInput(register, shape, own)
         if key not in self.inputs:
             self.inputs.append(key)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.backend import threads
+from gdt.backend.cupy import BlockDevice
 from gdt.engine.source import Names, define
 from gdt.fusion.loop import nest_of
 from gdt.fusion.op_formula import OpFormula
@@ -30,18 +31,19 @@ class Argument(NamedTuple):
 class ElementCall(NamedTuple):
     """An instruction that computes each element of a block from the same element of its operands.
 
-    run: its function of NumPy's arrays and numbers. formula: its formula, None if it has none.
-    arguments: an `Argument` or a number each. output: the register of the output. shape, dtype: of
-    each block of the output.
+    run: its function of NumPy's arrays and numbers, None if slices do not run it. formula: its
+    formula, None if it has none. arguments: an `Argument` or a number each. output: the register of
+    the output. shape, dtype: of each block of the output. device: the GPU, None on the host.
     """
 
     instruction: Instruction
-    run: Callable[..., Block]
+    run: Callable[..., Block] | None
     formula: OpFormula | None
     arguments: tuple[Any, ...]
     output: int
     shape: Shape
     dtype: str
+    device: BlockDevice | None
 
 
 class LoopInput(NamedTuple):
