@@ -363,6 +363,10 @@ Function = Callable[..., int]
 DIGEST_SIZE = hashlib.sha256().digest_size
 
 _LOCK = threading.Lock()
+# A fork waits for the thread that compiles, for which its child would wait without end.
+os.register_at_fork(
+    before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+)
 # Engines keep the machine code alive. They are never dropped: each would free the target machine,
 # which all share.
 _COMPILED: dict[str, tuple[Any, Function]] = {}
