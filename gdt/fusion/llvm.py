@@ -84,7 +84,7 @@ def _target() -> tuple[Any, str]:
 # ---------------------------------------------------------------- text
 
 
-class Call(NamedTuple):
+class GraphCall(NamedTuple):
     """A value that an op makes of others. is_exact: whether its formula has the op's bits."""
 
     result: Node
@@ -93,7 +93,7 @@ class Call(NamedTuple):
 
 
 def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Sequence[Node],
-            checked: Sequence[Node], calls: Sequence[Call] = ()) -> str:  # fmt: skip
+            checked: Sequence[Node], calls: Sequence[GraphCall] = ()) -> str:  # fmt: skip
     """The text of the function `loop` that computes the values `outputs` of a graph. It returns 1
     if an element of a value in `checked` is infinite or NaN, or if one of `calls` makes infinities
     of finite operands or NaN of numbers, as inf - inf does; else 0.
@@ -168,7 +168,7 @@ class _Rows:
         inputs: Sequence[tuple[str, bool]],
         outputs: Sequence[Node],
         checked: Sequence[Node],
-        calls: Sequence[Call],
+        calls: Sequence[GraphCall],
     ) -> None:
         self.graph, self.inputs, self.outputs, self.checked = graph, inputs, outputs, checked
         self.calls = calls

@@ -49,7 +49,7 @@ class FusedLoop:
         dtypes: Sequence[str],
         outputs: Sequence[Node],
         checked: Sequence[Node],
-        calls: Sequence[llvm.Call],
+        calls: Sequence[llvm.GraphCall],
     ) -> None:
         self.graph, self.dtypes, self.outputs = graph, dtypes, outputs
         self.checked, self.calls = checked, calls
@@ -293,7 +293,7 @@ class CompiledOp:
         result = graph.write(self._formula.text, **names)
         if self._formula.is_exact:  # without a value of which NumPy would warn
             return FusedLoop(graph, inputs, [result], [], [])
-        call = llvm.Call(result, tuple(names.values()), is_exact=False)
+        call = llvm.GraphCall(result, tuple(names.values()), is_exact=False)
         return FusedLoop(graph, inputs, [result], [result], [call])
 
 

@@ -37,7 +37,7 @@ from gdt.engine.source import (
 from gdt.engine.threads import ThreadedBody
 from gdt.fusion.cuda import FUNCTIONS, MOST_INPUTS, FusedKernel, is_of_kernels, kernel_formula
 from gdt.fusion.formula import ElementGraph, Node
-from gdt.fusion.llvm import Call
+from gdt.fusion.llvm import GraphCall
 from gdt.fusion.loop import (
     SMALLEST,
     CompiledOp,
@@ -394,7 +394,7 @@ class _GraphWriter:
         self.nodes: dict[int, Node] = {}
         self.inputs: list[LoopInput] = []
         self.absorbed: set[Node] = set()
-        self.calls: list[Call] = []
+        self.calls: list[GraphCall] = []
 
     def write(self, call: ElementCall) -> bool:
         """Add a call; return whether its formula takes operands of these dtypes and shapes."""
@@ -415,7 +415,7 @@ class _GraphWriter:
         result = graph.cast(graph.write(formula.text, **names), call.dtype)
         self.nodes[call.output] = result
         if self.can_be_odd(result):
-            self.calls.append(Call(result, tuple(operands), formula.is_exact))
+            self.calls.append(GraphCall(result, tuple(operands), formula.is_exact))
         return True
 
     def _is_misfit(self, argument: Any, shape: Shape, dtype: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +87,7 @@ def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
     graph = ElementGraph()
     x = graph.add("input", "f4", 0)
     result = graph.write("1.0 / x", x=x)
-    loop = FusedLoop(graph, ["f4"], [result], [result], [llvm.Call(result, (x,), True)])
+    loop = FusedLoop(graph, ["f4"], [result], [result], [llvm.GraphCall(result, (x,), True)])
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
     assert not loop.run((100,), [block], [out])
     block[7] = 0
@@ -146,22 +144,3 @@ def test_without_a_home_machine_code_is_not_kept(
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
     assert not loop.run((100,), [block], [out]) and (out == 3.03125).all()
     assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of a fork beside threads
-def test_the_child_of_a_process_that_compiles_in_another_thread_compiles_too() -> None:
-    is_compiling = threading.Event()
-
-    def compile_slowly() -> None:
-        with llvm._LOCK:
-            is_compiling.set()
-            time.sleep(0.1)
-
-    thread = threading.Thread(target=compile_slowly)
-    thread.start()
-    is_compiling.wait()
-    child = os.fork()
-    if not child:
-        os._exit(not llvm._LOCK.acquire(timeout=5))
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
