@@ -23,6 +23,7 @@ emulated devices) is row-major over the block's axes, as kernels expect.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,12 @@ Array = Any
 
 
 NUMPY = NumpyBackend()
+# A fork waits for the thread that takes memory, for which its child would wait without end.
+os.register_at_fork(
+    before=NUMPY.pool.lock.acquire,
+    after_in_parent=NUMPY.pool.lock.release,
+    after_in_child=NUMPY.pool.lock.release,
+)
 _backends: dict[str, Backend] = {"cpu": NUMPY}
 _factories: dict[str, Callable[[], Backend]] = {"cuda": lambda: CupyBackend(load_cupy())}
 DEVICE_COUNTS["cuda"] = driver.usable_gpus

@@ -47,7 +47,7 @@ class BufferPool:
         self.buffers: dict[int, list[np.ndarray]] = {}
         self.nbytes = 0
         self._own: set[int] = set()  # identities of all buffers
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> np.ndarray:
         """Return an uninitialised array.
@@ -57,7 +57,7 @@ class BufferPool:
         nbytes, rounded, strides = _measures(shape, dtype.itemsize, order)
         if nbytes < self.smallest:
             return np.empty(shape, dtype)
-        with self._lock:  # else two threads could take the same free buffer
+        with self.lock:  # else two threads could take the same free buffer
             return np.ndarray(shape, dtype, self._buffer(rounded), 0, strides)
 
     def _buffer(self, nbytes: int) -> np.ndarray:
@@ -86,7 +86,7 @@ class BufferPool:
 
     def limit(self, capacity: int) -> int:
         """Keep at most so many bytes from now on; return how many it were before."""
-        with self._lock:
+        with self.lock:
             before, self.capacity = self.capacity, capacity
             if self.nbytes > capacity:
                 self.trim()
@@ -98,7 +98,7 @@ class BufferPool:
 
     def free(self) -> int:
         """Free the memory of all buffers that only the pool refers to; return its bytes."""
-        with self._lock:
+        with self.lock:
             before = self.nbytes
             self.trim()
             return before - self.nbytes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 import warnings
@@ -18,10 +20,11 @@ from threadpoolctl import threadpool_info
 
 import gdt
 from gdt.array.registry import FUNCTIONS
-from gdt.backend import backend_of, threads
+from gdt.backend import NUMPY, backend_of, threads
 from gdt.engine import blas as engine_blas
 from gdt.engine.op import Op
 from gdt.errors import ArgumentError
+from gdt.fusion import llvm
 from gdt.settings import host_thread_count
 from gdt.testing.oracle import Oracle
 from tests.samples import SAMPLES
@@ -200,6 +203,26 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 def test_a_forked_process_has_threads_of_its_own() -> None:
     root = str(Path(gdt.__file__).parents[1])
     subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60, cwd=root)
+
+
+@pytest.mark.parametrize("lock", [NUMPY.pool.lock, llvm._LOCK], ids=["memory", "compiling"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of a fork beside threads
+def test_a_fork_waits_for_a_lock_that_another_thread_holds(lock: Any) -> None:
+    is_held = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
+    child = os.fork()
+    if not child:
+        os._exit(not lock.acquire(timeout=5))
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_counts_below_one_are_refused() -> None:
