@@ -340,7 +340,7 @@ def _segment(
 
     returned: the registers of the calls that others read."""
     shape, device = calls[0].shape, calls[0].device
-    if len(calls) < 2 or (math.prod(shape) < SMALLEST and not device) or not returned:
+    if not returned or (not device and (len(calls) < 2 or math.prod(shape) < SMALLEST)):
         return None
     functions = FUNCTIONS if device else frozenset()
     is_loop = are_compiled() or device
@@ -355,7 +355,8 @@ def _segment(
     instructions = [call.instruction for call in calls]
     segment: Any
     if device and isinstance(written, _GraphWriter):
-        if len(written.inputs) > MOST_INPUTS:
+        # A body of one op, such as that of gelu, may be a dozen launches by itself.
+        if len(written.inputs) > MOST_INPUTS or written.operation_count < 2:
             return None
         segment = written.kernel(returned, registers, shape, device)
     else:
@@ -435,6 +436,11 @@ class _GraphWriter:
         run = partial(in_parts, loop.run)
         run.loop = loop  # type: ignore[attr-defined]
         return run
+
+    @property
+    def operation_count(self) -> int:
+        """The number of values that are computed."""
+        return sum(o not in ("input", "constant") for o in self.graph.operations)
 
     def kernel(
         self, returned: Sequence[int], registers: Sequence[int], shape: Shape, device: BlockDevice

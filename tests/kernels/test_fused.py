@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import gdt
+from examples import mnist
 from gdt.backend import backend_of
 from gdt.cuda import sources
 from gdt.cuda.compiler import ARCHITECTURES, Cubin, compile_file
@@ -20,7 +22,10 @@ from gdt.cuda.sources import Instance
 from gdt.fusion.cuda import FUNCTIONS, FusedKernel, generated, is_of_cuda, text_of
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.op_formula import UFUNCS
+from gdt.programs import recorder
 from tests.needs import need_compiler, need_nvrtc
+from tests.strict import cuda as strict_cuda
+from tests.strict.cuda import CudaGraph
 
 from . import strict_kernels
 from .emulation import EMULATED
@@ -317,3 +322,51 @@ def test_numbers_that_are_drawn_in_each_step_leave_it_captured(mesh: gdt.Mesh) -
     assert all(r[0].graph.is_captured for r, _ in step._recordings.values())
     want = -0.5 * (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5)
     np.testing.assert_allclose(weights["w"].numpy(), want, rtol=1e-6)
+
+
+def launches(step: Any, *arrays: Any) -> int:
+    """The launches and copies in the CUDA graph of a step."""
+    made: list[int] = []
+
+    class Counted(CudaGraph):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(len(self._graph.steps))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strict_cuda, "CudaGraph", Counted)
+        for _ in range(4):
+            step(*arrays)
+    (count,) = made
+    return count
+
+
+def test_launches_of_steps_before_and_after(
+    mesh: gdt.Mesh, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    x = gdt.asarray(rng.normal(size=(16, 24)).astype("f4"), layout=gdt.Layout(["x", None], mesh))
+    y = gdt.asarray(rng.integers(0, 10, 16), layout=gdt.Layout(["x"], mesh))
+
+    def training() -> Any:
+        model, optimizer = (
+            mnist.MLP([24, 16, 12, 10], gdt.Layout([None, None], mesh)),
+            gdt.optim.SGD(0.1),
+        )
+        loss = lambda m, x, y: gdt.nn.losses.sparse_softmax_cross_entropy(y, m(x))
+
+        @gdt.function
+        def step(x: Any, y: Any) -> Any:
+            value, gradients = gdt.value_and_grad(loss)(model, x, y)
+            optimizer.update(model, gradients)
+            return value
+
+        return step
+
+    gelu = lambda x: gdt.gelu(x, approximate=True)
+    normal = lambda x: gdt.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * (x > -1)
+    after = [launches(training(), x, y)]
+    after += [launches(gdt.function(f), x) for f in (gelu, normal)]
+    monkeypatch.setattr(recorder, "fused", lambda instructions, *_: list(instructions))
+    before = [launches(training(), x, y)]
+    before += [launches(gdt.function(f), x) for f in (gelu, normal)]
+    assert list(zip(before, after, strict=True)) == [(34, 28), (10, 1), (6, 1)]
