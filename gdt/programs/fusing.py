@@ -137,7 +137,7 @@ def _element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) ->
     if not is_block(first) or any(b.shape != first.shape for b in blocks):
         return None
     found = [_normalized(part) for part in _parts(k, len(blocks))]
-    if not found or found[0] is None or any(other != found[0] for other in found):
+    if not found or found[0] is None:
         return None
     function, arguments, keywords = found[0]
     static = dict(keywords)
@@ -145,7 +145,12 @@ def _element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) ->
         run, formula = None, kernel_formula(function, static, device.backend.xp)
     else:
         run, formula = _on_host(function, static)
-    if any(a is None for a in arguments) or not (formula or run):
+    # The statics of functions that are no such calls may be arrays, which do not compare as one.
+    if (
+        not (formula or run)
+        or any(a is None for a in arguments)
+        or any(f != found[0] for f in found)
+    ):
         return None
     operands = []
     for number, shape, value in arguments:
@@ -407,7 +412,7 @@ class _GraphWriter:
         names: dict[str, Node] = {}
         operands: list[Node] = []
         for name, argument, dtype in zip("xyz", call.arguments, dtypes, strict=False):
-            if self._is_misfit(argument, call.shape, dtype):
+            if self._overflows(argument, dtype):
                 return False
             operands.append(self._operand(argument, dtype))
             names[name] = graph.cast(operands[-1], dtype)
@@ -419,11 +424,11 @@ class _GraphWriter:
             self.calls.append(GraphCall(result, tuple(operands), formula.is_exact))
         return True
 
-    def _is_misfit(self, argument: Any, shape: Shape, dtype: str) -> bool:
-        """Whether an operand is computed here and read in another shape, or is a number beyond its
-        dtype: NumPy compares integers with one, and warns of others."""
+    def _overflows(self, argument: Any, dtype: str) -> bool:
+        """Whether an operand is a number beyond its dtype: NumPy compares integers with one, and
+        warns of others."""
         if isinstance(argument, Argument):
-            return argument.register in self.nodes and argument.shape not in (None, shape)
+            return False
         if dtype[0] in "iu":
             return not np.iinfo(dtype).min <= argument <= np.iinfo(dtype).max
         return dtype == "f4" and FLOAT32_MAX < abs(argument) < math.inf

@@ -144,3 +144,9 @@ def test_without_a_home_machine_code_is_not_kept(
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
     assert not loop.run((100,), [block], [out]) and (out == 3.03125).all()
     assert [*tmp_path.iterdir()] == []
+
+
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    graph = ElementGraph()
+    assert graph.constant(0.0, "f4") != graph.constant(-0.0, "f4")
+    assert graph.constant(0.0, "f4") == graph.constant(0.0, "f4")

@@ -15,7 +15,7 @@ from gdt.engine import blocks as blocks_of_plans
 from gdt.engine.op import OPS
 from gdt.fusion import llvm
 from gdt.fusion.op_formula import UFUNCS
-from gdt.programs import fusing
+from gdt.programs import fusing, slices
 from tests.programs.fused_chains import bits, differences
 from tests.replays import any_values
 from tests.samples import SAMPLES
@@ -110,6 +110,54 @@ def test_an_instruction_between_divides_a_chain() -> None:
         result = step(x)
     assert fused_ops(step) == [["multiply", "add"], ["divide", "subtract"]]
     np.testing.assert_array_equal(result.numpy(), np.float32(3) / np.float32(3 * SIZE) - 1)
+
+
+def test_a_chain_reads_another_of_smaller_blocks(mode: str) -> None:
+    x = np.random.default_rng(2).normal(size=(3, SIZE)).astype("f4")
+    row = x[0].copy()
+
+    @recorded
+    def step(x: Any, row: Any) -> Any:
+        factor = row * 2 + 1
+        return x * factor - 1
+
+    for _ in range(3):
+        result = step(gdt.asarray(x), gdt.asarray(row))
+    assert fused_ops(step) == [["multiply", "add"], ["multiply", "subtract"]]
+    np.testing.assert_array_equal(result.numpy(), x * (row * 2 + 1) - 1)
+
+
+def test_operands_in_different_orders_of_memory_keep_the_order_of_the_result(mode: str) -> None:
+    """Sums along an axis depend on it, to the last bit."""
+    x, y = np.random.default_rng(3).normal(size=(2, 150, 210)).astype("f4")
+    y = np.asfortranarray(y)
+
+    def sums(x: Any, y: Any) -> list[Any]:
+        return [gdt.sum(z * x + 1, axis=axis) for z in (y, x) for axis in (0, 1, None)]
+
+    step, operands = recorded(sums), [gdt.asarray(x).T, gdt.asarray(y.T).T.T]
+    for pair in (operands, operands[::-1], [operands[0], operands[0]]):
+        expected = sums(*pair)
+        for _ in range(3):
+            for a, b in zip(step(*pair), expected, strict=True):
+                np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_chains_longer_than_a_slice(mode: str) -> None:
+    x = np.random.default_rng(4).normal(size=2 * slices.SLICE + 77).astype("f4")
+    step = recorded(lambda x: x * x + 1 - x)
+    for _ in range(3):
+        result = step(gdt.asarray(x))
+    np.testing.assert_array_equal(result.numpy(), x * x + 1 - x)
+
+
+def test_indices_that_are_arrays_are_no_chain() -> None:
+    mesh = gdt.create_mesh([("a", 4)], blocks=2, mesh_name="indices")
+    mask = np.arange(7) > 3
+    gradient = gdt.grad(lambda x: gdt.sum(x[mask] * 2 + 1))
+    x = gdt.asarray(np.arange(7.0), layout=gdt.Layout(["a"], mesh))
+    for _ in range(4):  # the second is recorded, and later ones are replayed
+        assert gradient(x).tolist() == [0, 0, 0, 0, 2, 2, 2]
 
 
 def test_small_blocks_and_single_ops_are_left_as_they_are() -> None:
