@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(THREADS)
 
 
 def pack_length(itemsizes: Sequence[int]) -> int:
-    """How many elements a thread reads and writes at a time."""
+    """The number of elements that a thread reads and writes at a time."""
     return min(LONGEST_PACK, PACK_BYTES // max(itemsizes))
 
 
