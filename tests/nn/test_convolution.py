@@ -343,3 +343,33 @@ def test_a_cnn_on_image_tiles_learns_what_it_learns_on_one_device(rng: np.random
         assert sum(p.size for p in model.parameters().values()) == 28_410
     np.testing.assert_allclose(curves[1:], [curves[0]] * 2, rtol=1e-9)
     assert curves[0][-1] < curves[0][0]
+
+
+@pytest.mark.parametrize("axes", [["a"], ["b", "a"]])
+def test_parts_of_channels_share_the_windows_of_one_image(
+    axes: list[str], monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """Windows are copied once for all parts of a kernel, and once for the gradients of all."""
+    mesh = create_mesh([("a", 2), ("b", 3)], blocks=1)
+    x, kernel = rng.standard_normal((4, 5, 5, 2)), rng.standard_normal((3, 3, 2, 13))
+    channels: list[int] = []
+    columns_of = bodies.columns_of
+
+    def counted(xp: Any, images: Any, *rest: Any) -> Any:
+        channels.append(images.shape[-1])
+        return columns_of(xp, images, *rest)
+
+    monkeypatch.setattr(bodies, "columns_of", counted)
+    operands = (
+        gdt.asarray(x, layout=Layout.replicated(mesh, 4)),
+        gdt.asarray(kernel, layout=Layout([None, None, None, tuple(axes)], mesh)),
+    )
+    y, pull = gdt.vjp(gdt.convolution, *operands)
+    cotangent = rng.standard_normal(y.shape)
+    gradients = pull(gdt.asarray(cotangent, layout=operands[1].layout))
+    assert channels.count(2) == 2  # those of x; cotangents of y have more
+    whole, whole_pull = gdt.vjp(gdt.convolution, gdt.asarray(x), gdt.asarray(kernel))
+    np.testing.assert_allclose(y.numpy(), whole.numpy(), rtol=1e-12)
+    expected = whole_pull(gdt.asarray(cotangent))
+    for gradient, other in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient.numpy(), other.numpy(), rtol=1e-10, atol=1e-10)

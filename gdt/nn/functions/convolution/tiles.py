@@ -80,6 +80,33 @@ def _mesh_shape(mesh_ndim: int, *blocks: Block) -> tuple[int, ...]:
     return tuple(max(sizes) for sizes in zip(*(b.shape[:mesh_ndim] for b in blocks), strict=True))
 
 
+def _axes_of_one(x: Block, other: Block, mesh_ndim: int, how: WindowSteps) -> tuple[int, ...]:
+    """Return the mesh axes along which `x` has several parts and `other` has one, whose windows are
+    then copied once for all of them; none where channels are in groups."""
+    axes = range(mesh_ndim if how.groups == 1 else 0)
+    return tuple([a for a in axes if x.shape[a] > 1 and other.shape[a] == 1])
+
+
+def _side_by_side(xp: Any, x: Block, axes: tuple[int, ...]) -> Block:
+    """Return a block with its parts along mesh axes side by side along its last axis."""
+    if not axes:
+        return x
+    last, joined = x.ndim - 1, [1 if a in axes else n for a, n in enumerate(x.shape)]
+    joined[last] *= math.prod(x.shape[a] for a in axes)
+    return xp.moveaxis(x, axes, range(last - len(axes), last)).reshape(joined)
+
+
+def _apart(xp: Any, y: Block, axes: tuple[int, ...], sizes: Sequence[int], axis: int) -> Block:
+    """Return a block whose parts along mesh axes of these sizes lie side by side along `axis` as a
+    block without gaps of all parts."""
+    if not axes:
+        return y
+    before = [n for a, n in enumerate(y.shape[:axis]) if a not in axes]
+    whole = y.reshape(*before, *sizes, y.shape[axis] // math.prod(sizes), *y.shape[axis + 1 :])
+    at = range(len(before), len(before) + len(axes))
+    return xp.ascontiguousarray(xp.moveaxis(whole, at, axes))
+
+
 def _by_kernel(
     function: Callable[..., None], shape: tuple[int, ...], images: Block, kernel: Block, out: Block,
     how: WindowSteps,
@@ -106,11 +133,14 @@ def _convolve(
     windows."""
     rank, how = len(numbers), _in_block(how, x.shape, kernel.shape)
     mesh_ndim, images = kernel.ndim - rank - 2, tiles_first(xp, x, rank)
-    shape = _mesh_shape(mesh_ndim, x, kernel)
+    axes = _axes_of_one(kernel, images, mesh_ndim, how)
+    joined = _side_by_side(xp, kernel, axes)
+    shape = _mesh_shape(mesh_ndim, x, joined)
     lead = images.shape[mesh_ndim : -rank - 1]
     dtype = xp.result_type(x.dtype, kernel.dtype)
-    out = empty(xp, (*shape, *lead, *numbers, kernel.shape[-1]), dtype)
-    _by_kernel(convolve, shape, images, kernel, out, how)
+    out = empty(xp, (*shape, *lead, *numbers, joined.shape[-1]), dtype)
+    _by_kernel(convolve, shape, images, joined, out, how)
+    out = _apart(xp, out, axes, [kernel.shape[a] for a in axes], out.ndim - 1)
     return tiles_in_place(xp, out, rank)
 
 
@@ -184,12 +214,19 @@ def _kernel_gradient(
     rank, how = len(numbers), _in_block(how, x.shape, block_shape)
     mesh_ndim = len(block_shape) - rank - 2
     images, results = tiles_first(xp, x, rank), tiles_first(xp, g, rank)
-    shape = _mesh_shape(mesh_ndim, x, g)
+    # Parts of the channels of images alone, and parts of those of results alone.
+    own = _axes_of_one(images, results, mesh_ndim, how)
+    others = _axes_of_one(results, images, mesh_ndim, how)
+    sizes, other_sizes = [x.shape[a] for a in own], [g.shape[a] for a in others]
+    images, results = _side_by_side(xp, images, own), _side_by_side(xp, results, others)
+    shape = _mesh_shape(mesh_ndim, images, results)
+    kernel_shape = (*block_shape[mesh_ndim:-2], images.shape[-1] // how.groups, results.shape[-1])
     dtype = xp.result_type(x.dtype, g.dtype)
-    out = xp.empty((*shape, *block_shape[mesh_ndim:]), dtype)
+    out = xp.empty((*shape, *kernel_shape), dtype)
     for at, part, cotangent in coordinates(shape, images, results):
-        out[at] = gradient(part, cotangent, block_shape[mesh_ndim:], how)
-    return out
+        out[at] = gradient(part, cotangent, kernel_shape, how)
+    out = _apart(xp, out, own, sizes, out.ndim - 2)
+    return _apart(xp, out, others, other_sizes, out.ndim - 1)
 
 
 @op(_rule_of((0, 2, 1)), linear="x, g")
