@@ -8,7 +8,7 @@
 #pragma once
 #include "block.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 128;
 // The lengths of the outer, the middle and the inner axis; and for each block that is read its steps
 // along the outer and the middle one, in elements.
 struct Nest {

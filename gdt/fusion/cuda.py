@@ -37,7 +37,7 @@ HEADER = "fused.cuh"
 PACK_BYTES = 16
 LONGEST_PACK = 8  # elements; of 16 the values of a long formula take too many registers
 MOST_INPUTS = 32  # of a `Nest`
-RESIDENT = 8  # blocks of 256 threads that a multiprocessor holds
+RESIDENT = 16  # blocks of 128 threads that a multiprocessor holds
 
 FUNCTIONS = frozenset(
     ["exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "maximum", "minimum", "clip"]

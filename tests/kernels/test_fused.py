@@ -32,7 +32,7 @@ from .emulation import EMULATED
 from .harness import SANITIZERS, SCHEDULES, Execute, covering, garbage, name, run_case
 from .test_compiled import CALL_BYTES, code_of, opcodes, reports
 
-MOST_REGISTERS = 128  # of a thread, so that two blocks of 256 threads fit
+MOST_REGISTERS = 128  # of a thread, so that four blocks of 128 threads fit
 FORMULAS: dict[str, tuple[str, Any]] = {  # kinds of dtypes, and what NumPy computes
     "x + y - x * y": ("fiu", lambda x, y: x + y - x * y),
     "x / (y * y + 1.0) * 0.1": ("f", lambda x, y: x / (y * y + 1) * x.dtype.type(0.1)),
