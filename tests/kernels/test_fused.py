@@ -19,6 +19,7 @@ from gdt.cuda import sources
 from gdt.cuda.compiler import ARCHITECTURES, Cubin, compile_file
 from gdt.cuda.nvrtc import nvrtc
 from gdt.cuda.sources import Instance
+from gdt.fusion import cuda
 from gdt.fusion.cuda import FUNCTIONS, FusedKernel, generated, is_of_cuda, text_of
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.op_formula import UFUNCS
@@ -122,6 +123,12 @@ def test_kernels_compute_what_numpy_does(case: dict[str, Any]) -> None:
 def test_under_sanitizers(sanitizer: str) -> None:
     for shapes, misaligned in (("odd", False), ("rows", True), ("columns", False)):
         check_fused("f4", shapes, misaligned, Execute(sanitizer=sanitizer))
+
+
+def test_indices_have_64_bits_where_32_are_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "INT_LIMIT", 0)
+    for shapes in ("odd", "rows", "columns", "between"):
+        check_fused("f4", shapes, False, Execute())
 
 
 PLANTED = {  # what becomes of a piece of fused.cuh, and what finds it
