@@ -1,4 +1,4 @@
-"""Attention and convolution, forwards and backwards, beside PyTorch's, on one core of the host.
+"""Attention, convolution and an LSTM, with gradients, beside PyTorch's, on one core of the host.
 
     make test FULL=torch CASES=16      # an environment with both libraries
     .venv-torch/bin/python -m bench.layers
@@ -57,6 +57,21 @@ def convolution(size: int, channels: int, results: int) -> tuple[Run, Run]:
     )
 
 
+def lstm() -> tuple[Run, Run]:
+    """Return gdt's recorded step and PyTorch's of an LSTM of 128 units: 32 sequences of 100 steps
+    with 64 features, gradients of the parameters."""
+    x = np.random.default_rng(0).normal(size=(32, 100, 64)).astype(np.float32)
+    layer, own = gdt.nn.LSTM(128, 64, sequences=True), gdt.asarray(x)
+    other_layer, other = torch.nn.LSTM(64, 128, batch_first=True), torch.tensor(x)
+    gradient = gdt.function(gdt.grad(lambda layer, x: gdt.sum(layer(x) ** 2)))
+
+    def run_other() -> None:
+        other_layer.zero_grad()
+        (other_layer(other)[0] ** 2).sum().backward()
+
+    return lambda: gradient(layer, own), run_other
+
+
 def tensors(arrays: list[np.ndarray]) -> list[torch.Tensor]:
     """Return arrays as tensors with gradients."""
     return [torch.tensor(x, requires_grad=True) for x in arrays]
@@ -81,6 +96,7 @@ def cases() -> Iterator[tuple[str, tuple[Run, Run]]]:
         yield f"attention{', causal' if causal else ''}", attention(causal)
     for sizes in ((28, 1, 16), (14, 16, 16), (14, 16, 32), (7, 32, 32)):
         yield f"convolution {sizes[0]}x{sizes[0]}, {sizes[1]} -> {sizes[2]}", convolution(*sizes)
+    yield "LSTM, recorded", lstm()
 
 
 def main() -> None:

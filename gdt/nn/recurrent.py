@@ -222,7 +222,7 @@ class LSTM(Recurrent):
 
     def _next(self, inputs: Any, state: State) -> State:
         hidden, cell = state
-        gates = inputs + self._recurrent(hidden)  # (batch, 4, units)
+        gates = self._recurrent(hidden) + inputs  # (batch, 4, units)
         hidden, cell, _ = lstm_cell(gates, cell)
         return hidden, cell
 
