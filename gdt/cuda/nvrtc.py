@@ -126,7 +126,8 @@ def nvrtc() -> Nvrtc:
             _load_builtins(path)
             return Nvrtc(ctypes.CDLL(path))
         except OSError as e:
-            reasons.append(str(e))
+            if not str(e).startswith(f"{path}: cannot open shared object file"):
+                reasons.append(str(e))
     problem = "libnvrtc is not installed"
     if reasons:
         problem = f"libnvrtc cannot be loaded: {'; '.join(reasons)}"

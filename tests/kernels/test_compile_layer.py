@@ -362,11 +362,17 @@ def test_a_kernel_that_does_not_compile_is_shown_with_its_line(folder: Path) -> 
     assert "-arch=sm_80" in rest
 
 
-def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "_candidates", lambda: ["/nowhere/libnvrtc.so"])
-    nvrtc.nvrtc.cache_clear()
-    with pytest.raises(KernelError, match="libnvrtc is not installed"):
-        nvrtc.nvrtc()
+def test_without_a_compiler_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "libnvrtc.so"
+    damaged.write_bytes(b"no library")
+    problems = {"/nowhere/libnvrtc.so": "is not installed", str(damaged): "cannot be loaded: "}
+    for path, problem in problems.items():
+        monkeypatch.setattr(nvrtc, "_candidates", lambda path=path: [path])
+        nvrtc.nvrtc.cache_clear()
+        with pytest.raises(KernelError, match=f"libnvrtc {problem}"):
+            nvrtc.nvrtc()
     nvrtc.nvrtc.cache_clear()
 
 
