@@ -17,10 +17,10 @@ ROOT = Path(gdt.__file__).parent
 
 # From the bottom to the top: a package or module of `gdt/` may import from those before it.
 FLOORS = [
-    "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
-    "array", "state", "distributed", "fusion", "engine", "ops", "functions", "fft", "linalg",
-    "random", "programs", "autodiff", "nn", "metrics", "optim", "data", "checkpoint", "training",
-    "saving", "estimators", "debug", "testing", "benchmark", "interop",
+    "errors", "caches", "machine_code", "arguments", "observe", "settings", "sharding", "cuda",
+    "backend", "comm", "array", "state", "distributed", "fusion", "engine", "ops", "functions",
+    "fft", "linalg", "random", "programs", "autodiff", "nn", "metrics", "optim", "data",
+    "checkpoint", "training", "saving", "estimators", "debug", "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 

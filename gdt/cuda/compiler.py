@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gdt.cuda.nvrtc import nvrtc
 from gdt.cuda.sources import GENERATED, Instance, included, parameters, read_source
 from gdt.errors import KernelError, error
+from gdt.machine_code import read_code, user_folder, write_code
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 BASE_OPTIONS = (
@@ -87,43 +88,24 @@ def compile_file(
 def cache_folder() -> Path | None:
     """Return `GDT_CACHE_DIR`, or gdt/kernels in the user's cache; None without a home folder."""
     folder = os.environ.get("GDT_CACHE_DIR")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not folder and cache.startswith("~"):
-        return None
-    return Path(folder) if folder else Path(cache) / "gdt" / "kernels"
+    return Path(folder) if folder else user_folder("kernels")
 
 
 def _read_cache(key: str) -> Cubin | None:
     """Return the cached cubin of `key`; None if there is none or its file is damaged."""
     folder = cache_folder()
-    if folder is None:
+    content = None if folder is None else read_code(folder / key)
+    if content is None:
         return None
-    try:
-        digest, head, code = (folder / key).read_bytes().split(b"\n", 2)
-    except (OSError, ValueError):
-        return None
-    if hashlib.sha256(head + code).hexdigest().encode() != digest:
-        return None
+    head, code = content.split(b"\n", 1)
     names, log = json.loads(head)
     return Cubin(code, names, log)
 
 
 def _write_cache(key: str, cubin: Cubin) -> None:
-    """Write to a temporary file and rename: other processes see all of it or nothing.
-
-    A full or read-only disk costs the next process a compilation, and this one nothing.
-    """
-    head = json.dumps([dict(cubin.names), cubin.log]).encode()
-    digest = hashlib.sha256(head + cubin.code).hexdigest().encode()
-    folder, temporary = cache_folder(), None
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            temporary = file.name
-            file.write(b"\n".join([digest, head, cubin.code]))
-        os.replace(temporary, folder / key)
-    except OSError:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+    """Keep a cubin; a full or read-only disk costs the next process a compilation, and this one
+    nothing."""
+    head, folder = json.dumps([dict(cubin.names), cubin.log]).encode(), cache_folder()
+    if folder is not None:
+        with suppress(OSError):
+            write_code(folder / key, head + b"\n" + cubin.code)

@@ -18,15 +18,14 @@ import ctypes
 import hashlib
 import os
 import struct
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from gdt.fusion.formula import ElementGraph, Node
+from gdt.machine_code import read_code, user_folder, write_code
 
 NAMES = {
     "b1": "i1", "i1": "i8", "i2": "i16", "i4": "i32", "i8": "i64",
@@ -360,7 +359,6 @@ def _number(value: Any, dtype: str) -> str:
 # ---------------------------------------------------------------- machine code
 
 Function = Callable[..., int]
-DIGEST_SIZE = hashlib.sha256().digest_size
 
 _LOCK = threading.Lock()
 # A fork waits for the thread that compiles, for which its child would wait without end.
@@ -387,8 +385,9 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
     # A virtual machine may lack features of the processor that it names, and share the folder.
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
     described = f"{llvm.llvm_version_info} {processor} {text}"
-    name = f"{hashlib.sha256(described.encode()).hexdigest()}.o"
-    code = _stored(name)
+    folder = user_folder("loops")
+    path = folder and folder / f"{hashlib.sha256(described.encode()).hexdigest()}.o"
+    code = read_code(path) if path else None
     if code is None:
         module = llvm.parse_assembly(text)
         module.verify()
@@ -397,46 +396,12 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
         passes = llvm.create_pass_builder(machine, options)
         passes.getModulePassManager().run(module, passes)
         code = machine.emit_object(module)
-        with suppress(OSError):  # a folder that cannot be written: compiled anew in each process
-            _store(name, code)
+        if path:
+            with suppress(OSError):  # a folder that cannot be written: each process compiles anew
+                write_code(path, code)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     blocks = (ctypes.py_object,) * count
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *blocks, ctypes.c_void_p)
     return engine, kind(engine.get_function_address("loop"))
-
-
-def _folder() -> Path:
-    """The folder of machine code. Raises FileNotFoundError without a home folder, as in a container
-    without accounts."""
-    cache_folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if cache_folder.startswith("~"):
-        raise FileNotFoundError(cache_folder)
-    return Path(cache_folder) / "gdt" / "loops"
-
-
-def _stored(name: str) -> bytes | None:
-    """The machine code in a file; None if there is no file, or if it is damaged: LLVM crashes on
-    machine code that is incomplete."""
-    with suppress(OSError):
-        content = (_folder() / name).read_bytes()
-        digest, code = content[:DIGEST_SIZE], content[DIGEST_SIZE:]
-        if hashlib.sha256(code).digest() == digest:
-            return code
-    return None
-
-
-def _store(name: str, code: bytes) -> None:
-    """Write machine code after its digest, in one step: no other process reads half of a file, and
-    a full disk keeps nothing."""
-    folder = _folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    file = tempfile.NamedTemporaryFile(dir=folder, delete=False)  # noqa: SIM115
-    try:
-        with file:
-            file.write(hashlib.sha256(code).digest() + code)
-        os.replace(file.name, folder / name)
-    except BaseException:
-        os.unlink(file.name)
-        raise

@@ -13,6 +13,7 @@ import pytest
 from gdt.fusion import llvm
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.loop import FusedLoop
+from gdt.machine_code import read_code, user_folder, write_code
 
 compiled = pytest.mark.skipif(bool(llvm.problem()), reason=llvm.problem() or "compiled")
 
@@ -103,17 +104,19 @@ def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of machine code, which there is not yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "gdt" / "loops"
+    loops = user_folder("loops")
+    assert loops == tmp_path / "gdt" / "loops"
+    return loops
 
 
 @pytest.mark.parametrize("left", [0, 20, 40])
 def test_machine_code_that_is_damaged_on_disk_is_not_loaded(left: int, folder: Path) -> None:
     path = folder / "loop.o"
-    llvm._store("loop.o", b"machine code")
-    assert llvm._stored("loop.o") == b"machine code"
+    write_code(path, b"machine code")
+    assert read_code(path) == b"machine code"
     assert [*folder.iterdir()] == [path]
     path.write_bytes(path.read_bytes()[:left])
-    assert llvm._stored("loop.o") is None
+    assert read_code(path) is None
 
 
 def test_a_full_disk_keeps_no_part_of_machine_code(folder: Path) -> None:
@@ -122,7 +125,7 @@ def test_a_full_disk_keeps_no_part_of_machine_code(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            llvm._store("loop.o", bytes(2000))
+            write_code(folder / "loop.o", bytes(2000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
