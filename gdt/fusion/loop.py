@@ -61,6 +61,28 @@ class FusedLoop:
         self.is_tolerant = False
         self._functions: dict[tuple[bool, ...], llvm.Function] = {}
 
+    def __call__(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
+        """Run the loop, on parts of large blocks in several threads; see `run`."""
+        axis = next((a for a, length in enumerate(shape) if length > 1), 0)
+        count = min(threads.count_for(math.prod(shape)), shape[axis]) if shape else 1
+        if count < 2:
+            return self.run(shape, blocks, outs)
+        after = len(shape) - axis  # of which blocks of lower rank may have fewer axes
+
+        def run(part: slice) -> bool:
+            own = [
+                b[(..., part, *[slice(None)] * (after - 1))]
+                if b.ndim >= after and b.shape[-after] > 1
+                else b
+                for b in (*blocks, *outs)
+            ]
+            length = part.stop - part.start
+            part_shape = (*shape[:axis], length, *shape[axis + 1 :])
+            return self.run(part_shape, own[: len(blocks)], own[len(blocks) :])
+
+        parts = threads.parts_of(shape[axis], count)
+        return any(threads.together([partial(run, part) for part in parts]))
+
     def run(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
         """Compute `outs`, C-ordered blocks of this shape, from C-ordered blocks that broadcast to
         it; return whether an op may have made infinities or NaN."""
@@ -256,7 +278,7 @@ class CompiledOp:
         if not (target.flags.c_contiguous and target.flags.aligned):
             result[...] = self(*operands)
             return result
-        if in_parts(loop.run, nested, arrays, [target]):
+        if loop(nested, arrays, [target]):
             odd = ~np.isfinite(result)
             for b in blocks:
                 odd &= np.isfinite(b)
@@ -295,28 +317,3 @@ class CompiledOp:
             return FusedLoop(graph, inputs, [result], [], [])
         call = llvm.GraphCall(result, tuple(names.values()), is_exact=False)
         return FusedLoop(graph, inputs, [result], [result], [call])
-
-
-def in_parts(
-    run_loop: Callable[..., bool], shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]
-) -> bool:
-    """Run a loop on parts of large blocks in several threads; see `FusedLoop.run`."""
-    axis = next((a for a, length in enumerate(shape) if length > 1), 0)
-    count = min(threads.count_for(math.prod(shape)), shape[axis]) if shape else 1
-    if count < 2:
-        return run_loop(shape, blocks, outs)
-    after = len(shape) - axis  # of which blocks of lower rank may have fewer axes
-
-    def run(part: slice) -> bool:
-        own = [
-            b[(..., part, *[slice(None)] * (after - 1))]
-            if b.ndim >= after and b.shape[-after] > 1
-            else b
-            for b in (*blocks, *outs)
-        ]
-        length = part.stop - part.start
-        part_shape = (*shape[:axis], length, *shape[axis + 1 :])
-        return run_loop(part_shape, own[: len(blocks)], own[len(blocks) :])
-
-    parts = threads.parts_of(shape[axis], count)
-    return any(threads.together([partial(run, part) for part in parts]))

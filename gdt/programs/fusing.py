@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from types import ModuleType
 from typing import Any
@@ -45,7 +45,6 @@ from gdt.fusion.loop import (
     are_compiled,
     arranged,
     empty,
-    in_parts,
     is_plain,
 )
 from gdt.fusion.op_formula import OpFormula, code_of, formula_of
@@ -263,8 +262,8 @@ class FusedFunction:
 
     run: computes all elements, see `FusedLoop.run`. registers: those whose values the function
     takes. inputs: what `run` takes of these values. shape: of each block that it makes. dtypes: of
-    its outputs. run_one_by_one: runs the instructions that it replaces. nbytes: the bytes that
-    those read and write, and the bytes that the loop does.
+    its outputs. one_by_one: makes `run_one_by_one`. nbytes: the bytes that the instructions
+    which it replaces read and write, and the bytes that the loop does.
     """
 
     nbytes = 0, 0
@@ -276,10 +275,10 @@ class FusedFunction:
         inputs: Sequence[LoopInput],
         shape: Shape,
         dtypes: Sequence[np.dtype],
-        run_one_by_one: Run,
+        one_by_one: Callable[[], Run],
     ) -> None:
         self.run, self.shape, self.dtypes = run, shape, dtypes
-        self.run_one_by_one = run_one_by_one
+        self.one_by_one = one_by_one
         self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
         # The compiled loop and its numbers, from the first run on, if it reads the values as they
         # are: for small blocks, all that `_outs` does takes longer than the loop.
@@ -299,6 +298,12 @@ class FusedFunction:
                 return self.run_one_by_one(*values)
             results.append(outs)
         return [*zip(*results, strict=True)]
+
+    @cached_property
+    def run_one_by_one(self) -> Run:
+        """The function that runs the instructions that it replaces, made when it is first needed:
+        most never give a value of which NumPy would warn."""
+        return self.one_by_one()
 
     def _outs(self, blocks: Sequence[Any]) -> list[Block] | None:
         """The blocks of all outputs; None if the instructions have to run one by one."""
@@ -329,10 +334,9 @@ class FusedFunction:
     def _prepare(self, shape: Shape, blocks: Sequence[Any], arrays: Sequence[Block]) -> None:
         """Keep the compiled loop for later calls, if it reads the blocks as they are."""
         self.is_plain = False
-        loop = getattr(self.run, "loop", None)
         same = all(b.size == a.size for b, a in zip(blocks, arrays, strict=True) if is_plain(b))
-        if isinstance(loop, FusedLoop) and shape == self.shape and same:
-            self.prepared = loop.prepared(shape, *[a.shape for a in arrays])
+        if isinstance(self.run, FusedLoop) and shape == self.shape and same:
+            self.prepared = self.run.prepared(shape, *[a.shape for a in arrays])
 
 
 def _segment(
@@ -366,7 +370,7 @@ def _segment(
         segment = written.kernel(returned, registers, shape, device)
     else:
         dtypes = [blocks_of(values[r])[0].dtype for r in returned]
-        one_by_one = program(instructions, registers, returned)
+        one_by_one = partial(program, instructions, registers, returned)
         run = written.finished(returned)
         segment = FusedFunction(run, registers, written.inputs, shape, dtypes, one_by_one)
     apart = [r for k in instructions for r in (*k.inputs, *k.outputs)]
@@ -433,14 +437,11 @@ class _GraphWriter:
             return not np.iinfo(dtype).min <= argument <= np.iinfo(dtype).max
         return dtype == "f4" and FLOAT32_MAX < abs(argument) < math.inf
 
-    def finished(self, returned: Sequence[int]) -> Callable[..., bool]:
-        """The function that computes the outputs of these registers, see `FusedLoop.run`."""
+    def finished(self, returned: Sequence[int]) -> FusedLoop:
+        """The loop that computes the outputs of these registers."""
         results = [self.nodes[r] for r in returned]
         checked = sorted({n for n in (*results, *self.absorbed) if self.can_be_odd(n)})
-        loop = FusedLoop(self.graph, [i.dtype for i in self.inputs], results, checked, self.calls)
-        run = partial(in_parts, loop.run)
-        run.loop = loop  # type: ignore[attr-defined]
-        return run
+        return FusedLoop(self.graph, [i.dtype for i in self.inputs], results, checked, self.calls)
 
     @property
     def operation_count(self) -> int:
