@@ -182,15 +182,8 @@ class CupyBackend:
 
     def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` as it runs on the device of block number `block` of `mesh`."""
-        scope = self._scopes[device_of(mesh, block)]
-
-        def run(*args: Any, **keywords: Any) -> Any:
-            with scope:
-                return function(*args, **keywords)
-
-        # For what takes the place of several functions: a function of one kernel.
-        run.placed, run.device = function, BlockDevice(self, mesh, block)  # type: ignore[attr-defined]
-        return run
+        device = BlockDevice(self, mesh, block)
+        return PlacedFunction(function, device, self._scopes[device_of(mesh, block)])
 
     def _runner(self) -> CudaRunner | None:
         """Return the runner of kernels, or None unless all GPUs have one architecture for which
@@ -310,6 +303,18 @@ class BlockDevice(NamedTuple):
     backend: CupyBackend
     mesh: Mesh
     block: int
+
+
+class PlacedFunction:
+    """A function as it runs on a device. scope: the context in which the device is current."""
+
+    def __init__(self, function: Callable[..., Any], device: BlockDevice, scope: Scope) -> None:
+        self.function, self.device, self._scope = function, device, scope
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Call the function on its device."""
+        with self._scope:
+            return self.function(*args, **keywords)
 
 
 class DeviceFlags(ErrorFlags):

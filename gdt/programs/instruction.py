@@ -21,7 +21,8 @@ class Instruction(NamedTuple):
     of flags. scratch: the register that an update may use up, or -1. plan: the plan of an update.
     is_effect: whether it runs even if nothing reads its outputs. views: the inputs whose memory the
     outputs may share. communicates: whether devices send each other data in it, or wait for data.
-    line: the user's line that it comes from. fused: the instructions in whose place it is.
+    line: the user's line that it comes from. fused: the instructions in whose place it is. nbytes:
+    the bytes that these would read and write, and the bytes that it does.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Instruction(NamedTuple):
     line: str = ""
     plan: Plan | None = None
     fused: tuple[Instruction, ...] = ()
+    nbytes: tuple[int, int] = 0, 0
 
 
 def value_of(array: DistributedArray) -> Value:

@@ -63,7 +63,7 @@ class Program:
             lines = [f"[{', '.join(map(name, self.inputs))}] = values", "values.clear()"]
         for at, k in enumerate(instructions):
             if k.fused:
-                apart, together = k.function.nbytes  # type: ignore[attr-defined]
+                apart, together = k.nbytes
                 lines.append(f"# one loop, of {together:,} bytes read and written, not {apart:,}:")
                 lines += [f"# {name(f.outputs[0])} = {_shown(f, name)}" for f in k.fused]
             lines.append(self._line(k, at, name, namespace, alone))

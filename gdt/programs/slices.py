@@ -6,54 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gdt.backend import threads
-from gdt.backend.cupy import BlockDevice
 from gdt.engine.source import Names, define
 from gdt.fusion.loop import nest_of
-from gdt.fusion.op_formula import OpFormula
-from gdt.programs.instruction import Instruction
+from gdt.programs.element_calls import Argument, ElementCall, LoopInput
 
 Block = Any
 Shape = tuple[int, ...]
-
-
-class Argument(NamedTuple):
-    """An operand of a call: the block of a register, reshaped unless `shape` is None."""
-
-    register: int
-    shape: Shape | None
-
-
-class ElementCall(NamedTuple):
-    """An instruction that computes each element of a block from the same element of its operands.
-
-    run: its function of NumPy's arrays and numbers, None if slices do not run it. formula: its
-    formula, None if it has none. arguments: an `Argument` or a number each. output: the register of
-    the output. shape, dtype: of each block of the output. device: the GPU, None on the host.
-    """
-
-    instruction: Instruction
-    run: Callable[..., Block] | None
-    formula: OpFormula | None
-    arguments: tuple[Any, ...]
-    output: int
-    shape: Shape
-    dtype: str
-    device: BlockDevice | None
-
-
-class LoopInput(NamedTuple):
-    """An input of a loop: the value of a register, reshaped unless `shape` is None.
-
-    dtype: that of the block; of a number, the dtype that the loop gets it in."""
-
-    register: int
-    shape: Shape | None
-    dtype: str
 
 
 class Slices:
