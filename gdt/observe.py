@@ -45,6 +45,8 @@ class Observer:
     wants_moves = True
     # True: `on_run`, `on_update` and `on_draw` are called, and `on_op` of ops on one block.
     wants_runs = False
+    # True: told of the ops that make the arrays of layers, when those are first read.
+    wants_making = False
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         """`op(*args, **static)` has returned `out`."""

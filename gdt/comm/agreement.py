@@ -144,6 +144,17 @@ class CallHistory:
         frame, _ = frame_of_user()
         self._newest.append((self.checksum, action, numbers, origins, frame.f_code, frame.f_lasti))
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context in which this thread's actions are not noted, as those of others are not."""
+        thread = self._thread
+        if get_ident() == thread:
+            self._thread = 0
+        try:
+            yield
+        finally:
+            self._thread = thread
+
     # ---- origins of arrays
 
     def begin(self, operands: Sequence[Origin]) -> None:

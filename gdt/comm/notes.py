@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,11 @@ def note(
         if operands:
             _connected.history.begin(origins_of(operands))
         _connected.history.add(action, numbers)
+
+
+def unnoted() -> AbstractContextManager[None]:
+    """A context in which nothing is noted: what runs there has been noted before."""
+    return nullcontext() if _connected is None else _connected.history.paused()
 
 
 def note_operands(text: str, arrays: Sequence[Any]) -> None:

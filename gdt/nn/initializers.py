@@ -3,6 +3,9 @@
 dtype: float32 by default. layout: replicated on the default mesh by default. key: the key of the
 random numbers, or an int; by default the next key of `gdt.random`.
 
+The arrays of these are made when they are first read, or in the layout to which a LayoutMap moves
+them before: no device holds more than its own part. Random numbers are counted at the call.
+
 The fans of a weight are those of Keras: (fan_in, fan_out) of a matrix; of more axes, all but the
 last two are a receptive field, whose size multiplies both.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +22,11 @@ import numpy as np
 from gdt import random
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
+from gdt.array.unmade import made_when_read
 from gdt.errors import ArgumentError, error
-from gdt.ops import creation
+from gdt.ops import creation, generation
+from gdt.random.draws import counted_draw
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 
 Initializer = Callable[..., DistributedArray]
@@ -52,7 +59,7 @@ def zeros(
     >>> gdt.nn.initializers.zeros((2,)).tolist()
     [0.0, 0.0]
     """
-    return creation.zeros(tuple(shape), dtype, layout=layout)
+    return _constant(creation.zeros, shape, dtype, layout)
 
 
 @checked
@@ -64,7 +71,34 @@ def ones(
     >>> gdt.nn.initializers.ones((2,)).tolist()
     [1.0, 1.0]
     """
-    return creation.ones(tuple(shape), dtype, layout=layout)
+    return _constant(creation.ones, shape, dtype, layout)
+
+
+def _constant(
+    make: Callable[..., DistributedArray], shape: Shape, dtype: Any, layout: Layout | None
+) -> DistributedArray:
+    """Return `make(shape, dtype, layout=layout)`, an array of one value, made when it is read."""
+    array_type = generation.type_of_shape(tuple(shape), dtype, make.__name__, layout)
+    if any(array_type.layout.reductions):
+        return make(array_type.shape, dtype, layout=layout)
+    return made_when_read(array_type, lambda to: make(array_type.shape, dtype, layout=to))
+
+
+def _drawn(
+    draw: Callable[..., DistributedArray],
+    parameters: tuple[float, float],
+    shape: Shape,
+    dtype: Any,
+    layout: Layout | None,
+    key: Any,
+) -> DistributedArray:
+    """Return `draw(shape, *parameters, dtype, layout=layout, key=key)`, made when it is read."""
+    array_type = generation.type_of_shape(tuple(shape), dtype, draw.__name__, layout)
+    call = partial(draw, array_type.shape, *parameters, dtype)
+    if kind_of(array_type.dtype) != "f" or parameters[1] < 0 or any(array_type.layout.reductions):
+        return call(layout=layout, key=key)  # which may raise
+    drawn = counted_draw(array_type, key)
+    return made_when_read(array_type, lambda to: call(layout=to, key=drawn))
 
 
 def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Initializer:
@@ -74,7 +108,7 @@ def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Ini
         shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
     ) -> DistributedArray:
         bound = limit(*fans(shape))
-        return random.uniform(tuple(shape), -bound, bound, dtype, layout=layout, key=key)
+        return _drawn(random.uniform, (-bound, bound), shape, dtype, layout, key)
 
     _name(initializer, name, summary)
     return checked(initializer)
@@ -146,7 +180,7 @@ def normal(
     >>> gdt.nn.initializers.normal((2, 3), key=0).shape
     (2, 3)
     """
-    return random.normal(tuple(shape), 0, deviation, dtype, layout=layout, key=key)
+    return _drawn(random.normal, (0, deviation), shape, dtype, layout, key)
 
 
 @checked
@@ -163,7 +197,7 @@ def truncated_normal(
     >>> bool(abs(gdt.nn.initializers.truncated_normal((100,), key=0)).max() <= 0.1)
     True
     """
-    return random.truncated_normal(tuple(shape), 0, deviation, dtype, layout=layout, key=key)
+    return _drawn(random.truncated_normal, (0, deviation), shape, dtype, layout, key)
 
 
 INITIALIZERS: dict[str, Initializer] = {

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
+from gdt.array.unmade import moved_unmade
 from gdt.errors import LayoutError, MeshError, error, frame_of_user
 from gdt.nn.module import Home, Module, making_models
 from gdt.nn.parameters import ParameterSpec
@@ -357,8 +358,11 @@ def _all_moved(layouts: Sequence[tuple[Slot, ArrayLayouts]]) -> list[Distributed
 
 def _moved(x: DistributedArray, layout: Layout) -> DistributedArray:
     """Return an array in a layout, in memory of its own: a cut that sends nothing is a view, which
-    would keep all of the memory."""
-    return x if x.layout is layout else relayout(x, layout).copy()
+    would keep all of the memory. One that nobody has read is made in its layout."""
+    if x.layout is layout:
+        return x
+    unmade = moved_unmade(x, layout)
+    return relayout(x, layout).copy() if unmade is None else unmade
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from gdt.ops.creation import asarray
 from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
-from gdt.random.generator import Generator, Key, operands_of, split
+from gdt.random.generator import Counted, Generator, Key, operands_of, split
 from gdt.random.kernels import draw_block
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
@@ -77,6 +77,15 @@ _draw.vjp(None, None, None, None)
 def of_rank_0(value: Any) -> Any:
     """The block of an array of rank 0 without its mesh axes; a Python number as it is."""
     return value if isinstance(value, int) else value.reshape(())
+
+
+def counted_draw(array_type: ArrayType, key: Key) -> Counted:
+    """Count a draw of an array that is made later: take the next stream of a generator, and let
+    processes compare what they draw."""
+    counted = Counted(*operands_of(key, array_type.mesh))
+    numbers = [n if isinstance(n, int) else of_rank_0(n.blocks[0]) for n in counted]
+    note_draw(array_type, *numbers)
+    return counted
 
 
 # ---------------------------------------------------------------- draws

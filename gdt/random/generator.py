@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -198,8 +198,17 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 # ---------------------------------------------------------------- operands of draws
 
 
+class Counted(NamedTuple):
+    """The key and the stream of a draw that has been counted, and may be made several times."""
+
+    key: DistributedArray
+    stream: Any
+
+
 def operands_of(user_key: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
     """The key and the stream of a draw as operands on `mesh`."""
+    if isinstance(user_key, Counted):
+        return user_key
     source = generator if user_key is None else user_key
     if isinstance(source, Generator):
         key, stream = from_host("random", partial(source._operands, mesh))

@@ -73,7 +73,8 @@ def load_weights(
             shapes = f"{list(value.shape)}, and the model's {name} is {places[name].type}"
             problems.append(f"{key}: shape {shapes}")
             continue
-        arrays[name] = asarray(value.astype(places[name].dtype), layout=places[name].layout)
+        value = value.astype(places[name].dtype, copy=False)
+        arrays[name] = asarray(value, layout=places[name].layout)
     if strict:
         problems += [f"{name}: not in the files" for name in places if name not in arrays]
     if problems:
@@ -138,12 +139,13 @@ def _check_facts(name: str, dtype: str, shape: Sequence[int], data_offsets: Sequ
 
 
 def _read(file: Path, facts: Mapping[str, Any], start: int) -> np.ndarray:
-    """Return an array of a file."""
+    """Return an array of a file, of which only what is looked at is read."""
     code, (first, last) = facts["dtype"], facts["data_offsets"]
     dtype = np.dtype(DTYPES.get(code, "V")).newbyteorder("<")
     if dtype == "V":
         raise error(CheckpointError, f"{file} holds {code}, which gdt lacks")
     if start + last > file.stat().st_size:
         raise error(CheckpointError, f"{file} is cut off")
-    values = np.fromfile(file, dtype, (last - first) // dtype.itemsize, offset=start + first)
-    return values.reshape(facts["shape"])
+    if first == last:  # which mmap refuses
+        return np.empty(facts["shape"], dtype)
+    return np.memmap(file, dtype, "r", start + first, tuple(facts["shape"]))

@@ -22,6 +22,7 @@ class PeakMemory(Observer):
 
     wants_parts = True
     wants_runs = True
+    wants_making = True
 
     def __init__(self) -> None:
         self.peak = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,58 @@ def test_arrays_that_are_not_there_yet_are_sharded_as_those_that_are(way, blocks
         assert {n: a.type for n, a in arrays.items()} == {n: a.type for n, a in others.items()}
     for one, other in zip(sized.layers, late.layers, strict=True):
         assert [a[3:] for a in one._placement.arrays] == [a[3:] for a in other._placement.arrays]
+
+
+@pytest.mark.parametrize("way", ["scope", "apply"])
+def test_no_device_holds_more_of_a_model_than_its_part_while_the_model_is_made(way) -> None:
+    mesh = gdt.create_mesh([("data", 8)], blocks=8)
+    make = lambda: gdt.nn.Sequential(
+        *[gdt.nn.Dense(64, 64, initializer=name) for name in ("he_normal", "glorot_uniform") * 4]
+    )
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[".*"] = gdt.nn.Sharded(kept="data")
+    gdt.random.seed(5)
+    whole = make().state()
+    assert gdt.random.generator.state[1] == 8
+    gdt.random.seed(5)
+    with gdt.testing.peak_memory() as memory, gdt.count_collectives() as counter:
+        with layouts.scope() if way == "scope" else gdt.default_mesh(mesh):
+            model = make()
+        if way == "apply":
+            layouts.apply(model)
+        state = model.state()
+        for x in state.values():
+            assert len(x.blocks) == 8
+    nbytes = sum(x.nbytes for x in state.values())
+    assert nbytes / 8 <= memory.peak <= 1.3 * nbytes / 8
+    assert not counter.bytes
+    for name, x in state.items():
+        assert x.layout.split_axes and x.numpy().tobytes() == whole[name].numpy().tobytes()
+
+
+def test_arrays_that_are_made_when_they_are_read_are_like_others() -> None:
+    mesh = gdt.create_mesh([("data", 2)], blocks=2)
+    layout = gdt.Layout(["data", None], mesh)
+    draw = lambda: gdt.nn.initializers.normal((4, 2), layout=layout, key=1)
+    expected = draw().numpy()
+    x = draw()
+    blocks = x.blocks  # as one who reads block by block has them
+    assert blocks[0] is blocks[0] and blocks[0] is x.blocks[0] and type(x.blocks) is tuple
+    for other in (copy.deepcopy(draw()), pickle.loads(pickle.dumps(draw())), draw()[:], draw().T.T):
+        assert np.array_equal(other.numpy(), expected)
+    x, y = draw(), draw()
+    x[...] = y
+    y += 1
+    assert np.array_equal(x.numpy(), expected) and np.array_equal(y.numpy(), expected + 1)
+    x = draw()
+    gradient = gdt.grad(lambda x: gdt.sum(x * x))(x)
+    assert np.array_equal(gradient.numpy(), 2 * expected)
+    run = gdt.function(lambda: draw() * gdt.random.uniform(()), verify=1)
+    first = run().numpy()
+    assert not any(np.array_equal(run().numpy(), first) for _ in range(3))
+    layer, key = gdt.nn.Dense(3, 3), gdt.random.generator.state
+    layer.weight.numpy()
+    assert gdt.random.generator.state == key
 
 
 def test_two_keys_that_fit_one_name_differently_are_told() -> None:

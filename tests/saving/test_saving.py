@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -424,6 +425,23 @@ def test_weights_that_do_not_fit_are_all_listed(tmp_path: Path) -> None:
             gdt.load_weights(model, path, strict=False)
     with pytest.raises(CheckpointError, match="no safetensors file"):
         gdt.load_weights(model, tmp_path / "absent", NAMES)
+
+
+def test_of_a_file_no_more_is_read_than_is_kept(tmp_path: Path) -> None:
+    values = X[:1].repeat(1 << 15, axis=0)
+    safetensors.numpy.save_file(
+        {"weight": np.ascontiguousarray(values.T), "empty": values[:0]}, tmp_path / "w.safetensors"
+    )
+    model = nn.Dense(*values.shape, use_bias=False)
+    layouts = nn.LayoutMap(gdt.create_mesh([("model", 4)], blocks=4))
+    layouts["weight"] = ["model", None]
+    layouts.apply(model)
+    tracemalloc.start()
+    gdt.load_weights(model, tmp_path, {"weight": ("weight", np.transpose)}, strict=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.array_equal(model.weight.numpy(), values)
+    assert peak < 1.5 * values.nbytes  # twice that, where the file is read whole
 
 
 def test_bfloat16_weights_are_read_as_float32(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Arrays that are made when they are first read.
+
+A model is larger than a device, and where its arrays lie is said after it is built, by the names
+that they have in it. So an initialiser returns an array of a shape, a dtype and a layout whose
+blocks nobody has made. Whoever reads them makes them; if the array is moved before, each device
+makes its own shards of the new layout, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gdt.array.array import DistributedArray
+from gdt.comm.notes import unnoted
+from gdt.observe import OBSERVERS, observing_only
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+
+Block = Any
+Make = Callable[[Layout], DistributedArray]  # equal values on every layout
+
+
+def made_when_read(array_type: ArrayType, make: Make) -> DistributedArray:
+    """Return an array of a type with nothing partial, which is `make(layout)`, made when it is
+    read; at once in a recorded step, whose replays make it too.
+
+    make: a function of a layout on the mesh of `array_type`, which any thread may call at any time,
+        and again: it draws from no generator, and sends nothing.
+    """
+    if any(o.wants_runs and not o.wants_making for o in OBSERVERS.get()):
+        return make(array_type.layout)
+    array = DistributedArray(array_type, ())
+    array.blocks = UnmadeBlocks(array, make)
+    return array
+
+
+def moved_unmade(x: DistributedArray, layout: Layout) -> DistributedArray | None:
+    """Return `x` in another layout on its mesh, if nobody has read it; else None."""
+    blocks = x.blocks
+    if type(blocks) is not UnmadeBlocks or layout.mesh is not x.mesh:
+        return None
+    return made_when_read(x.type.with_layout(layout), blocks.make)
+
+
+class UnmadeBlocks(tuple[Block, ...]):
+    """A stand-in for the blocks of an array, which are made when they are read."""
+
+    make: Make
+    layout: Layout
+    array: weakref.ref[DistributedArray]
+    _blocks: Sequence[Block] | None
+
+    def __new__(cls, array: DistributedArray, make: Make) -> UnmadeBlocks:
+        unmade = super().__new__(cls)
+        unmade.array, unmade.layout, unmade.make = weakref.ref(array), array.layout, make
+        unmade._blocks = None
+        return unmade
+
+    def _read(self) -> Sequence[Block]:
+        if self._blocks is None:  # kept for a reader that reads block by block
+            # Tapes and steps know the array by identity, not by the ops that make it.
+            observers = [o for o in OBSERVERS.get() if o.wants_making]
+            with observing_only(*observers), unnoted():
+                self._blocks = self.make(self.layout).blocks
+            array = self.array()
+            if array is not None and array.blocks is self:
+                array.blocks = self._blocks
+        return self._blocks
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._read())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read()[index]
