@@ -2,10 +2,10 @@
 
 A loop is one function of C, `int loop(PyArrayObject *block, ..., const int64_t *numbers)`, over
 three nested axes, of which the last lies in memory without gaps: `numbers` are the three lengths,
-and for each block its steps in bytes along the first two. A block of one element along the last
-axis is read once for each row. The text says what is computed for one element; LLVM makes vectors
-of it. Machine code is kept on disk, in a file whose name is a hash of the text, the version of LLVM
-and the processor with its features.
+and for each block, in bytes, the place of its first element and its steps along the first two. A
+block of one element along the last axis is read once for each row. The text says what is computed
+for one element; LLVM makes vectors of it. Machine code is kept on disk, in a file whose name is a
+hash of the text, the version of LLVM and the processor with its features.
 
 Arrays are passed as objects, since asking an array for its address takes as long as computing a
 thousand elements: the address is the first field after the header of the object (`PyArrayObject` of
@@ -102,16 +102,19 @@ def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Se
     """
     rows, count = _Rows(graph, inputs, outputs, checked, calls), len(inputs) + len(outputs)
     objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in ("object", "row"))
-    # Of each block, its address and its steps in bytes along the outer and the middle axis.
+    # Of each block, the address of its first element and its steps along the outer axes.
     loads = [
         line
         for n in range(count)
         for line in (
             f"%field{n} = getelementptr i8, ptr %object{n}, i64 {object.__basicsize__}",
-            f"%block{n} = load ptr, ptr %field{n}",
-            f"%number.i{n} = getelementptr i64, ptr %numbers, i64 {3 + 2 * n}",
+            f"%array{n} = load ptr, ptr %field{n}",
+            f"%number.f{n} = getelementptr i64, ptr %numbers, i64 {3 + 3 * n}",
+            f"%first{n} = load i64, ptr %number.f{n}",
+            f"%block{n} = getelementptr i8, ptr %array{n}, i64 %first{n}",
+            f"%number.i{n} = getelementptr i64, ptr %numbers, i64 {4 + 3 * n}",
             f"%step.i{n} = load i64, ptr %number.i{n}",
-            f"%number.j{n} = getelementptr i64, ptr %numbers, i64 {4 + 2 * n}",
+            f"%number.j{n} = getelementptr i64, ptr %numbers, i64 {5 + 3 * n}",
             f"%step.j{n} = load i64, ptr %number.j{n}",
         )
     ]

@@ -28,6 +28,7 @@ SHORTEST_ROW = 16  # elements; for shorter rows it is faster to broadcast blocks
 PIECE = 512  # elements of the pieces in which a row is copied many times
 MOST_KNOWN = 4  # the largest integer operand that is compiled into a loop, as small exponents are
 AXES = 3  # of the nest of loops
+NBYTES = 12  # of the values of an element of a sum of float32, for which `threads.SMALLEST` stands
 
 
 def are_compiled() -> bool:
@@ -56,50 +57,41 @@ class FusedLoop:
         dtypes = [*dtypes, *[graph.dtypes[node] for node in outputs]]
         self.itemsizes = tuple([int(dtype[1]) for dtype in dtypes])
         self.result = np.dtype(dtypes[len(self.dtypes)])  # of the first output
+        # Of all values of an element: what a loop takes is about proportional to it.
+        used = graph.used([*outputs, *checked])
+        self.nbytes = sum(int(graph.dtypes[n][1]) for n in used) + sum(self.itemsizes)
         # Whether the compiled loop looks at the calls, which takes time: it does from the first run
         # on in which an input is not finite.
         self.is_tolerant = False
         self._functions: dict[tuple[bool, ...], llvm.Function] = {}
 
     def __call__(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
-        """Run the loop, on parts of large blocks in several threads; see `run`."""
-        axis = next((a for a, length in enumerate(shape) if length > 1), 0)
-        count = min(threads.count_for(math.prod(shape)), shape[axis]) if shape else 1
-        if count < 2:
-            return self.run(shape, blocks, outs)
-        after = len(shape) - axis  # of which blocks of lower rank may have fewer axes
-
-        def run(part: slice) -> bool:
-            own = [
-                b[(..., part, *[slice(None)] * (after - 1))]
-                if b.ndim >= after and b.shape[-after] > 1
-                else b
-                for b in (*blocks, *outs)
-            ]
-            length = part.stop - part.start
-            part_shape = (*shape[:axis], length, *shape[axis + 1 :])
-            return self.run(part_shape, own[: len(blocks)], own[len(blocks) :])
-
-        parts = threads.parts_of(shape[axis], count)
-        return any(threads.together([partial(run, part) for part in parts]))
-
-    def run(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
         """Compute `outs`, C-ordered blocks of this shape, from C-ordered blocks that broadcast to
-        it; return whether an op may have made infinities or NaN."""
-        function, numbers = self.prepared(shape, *[b.shape for b in blocks])
-        is_odd = function(*blocks, *outs, numbers) != 0
+        it, large ones in several threads; return whether an op may have made infinities or NaN."""
+        function, parts = self.prepared(shape, *[b.shape for b in blocks])
+        calls = [partial(function, *blocks, *outs, part) for part in parts]
+        is_odd = run_together(calls, self.work(shape))
         if is_odd and not self.is_tolerant and not all(map(_is_finite, blocks)):
             self.is_tolerant = True
-            return self.run(shape, blocks, outs)
+            return self(shape, blocks, outs)
         return is_odd
 
-    def prepared(self, shape: Shape, *shapes: Shape) -> tuple[llvm.Function, Any]:
-        """The compiled loop for blocks of these shapes, and its last argument, the lengths of axes
-        and steps of blocks."""
+    def prepared(
+        self, shape: Shape, *shapes: Shape, calls: int = 1
+    ) -> tuple[llvm.Function, Sequence[Any]]:
+        """The compiled loop for blocks of these shapes, and its last argument for each part of the
+        blocks that a thread computes.
+
+        calls: how many such loops run at the same time."""
         nest = nest_of(shape, *shapes)
         assert nest is not None
         function = self._functions.get((self.is_tolerant, *nest.ones)) or self._compiled(nest)
-        return function, _numbers(nest, self.itemsizes)
+        count = threads.count_for(calls * self.work(shape))
+        return function, _numbers(nest, self.itemsizes, -(-count // calls))
+
+    def work(self, shape: Shape) -> float:
+        """What the loop takes for blocks of this shape, in elements of a sum of float32."""
+        return math.prod(shape) * self.nbytes / NBYTES
 
     def _compiled(self, nest: Nest) -> llvm.Function:
         pairs = list(zip(self.dtypes, nest.ones, strict=True))
@@ -108,6 +100,18 @@ class FusedLoop:
         function = llvm.compiled(text, len(self.itemsizes))
         self._functions[self.is_tolerant, *nest.ones] = function
         return function
+
+
+def run_together(calls: Sequence[Callable[[], int]], work: float) -> bool:
+    """Run calls of loops, in threads if their work is worth it; return whether one gives 1."""
+    count = min(len(calls), threads.count_for(work))
+    if count < 2:
+        return _run_all(calls)
+    return any(threads.together([partial(_run_all, calls[i::count]) for i in range(count)]))
+
+
+def _run_all(calls: Sequence[Callable[[], int]]) -> bool:
+    return sum([call() for call in calls]) > 0
 
 
 def is_plain(value: Any) -> bool:
@@ -136,13 +140,23 @@ class Nest(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _numbers(nest: Nest, itemsizes: tuple[int, ...]) -> Any:
-    """The lengths and steps in bytes that a compiled loop takes, see `gdt.fusion.llvm`."""
-    outer, middle, inner = nest.lengths
-    own = (middle * inner, inner)  # of a block of the whole shape
-    steps = [*nest.steps, *[own] * (len(itemsizes) - len(nest.steps))]
-    counts = [n * size for pair, size in zip(steps, itemsizes, strict=True) for n in pair]
-    return (ctypes.c_int64 * (3 + len(counts)))(outer, middle, inner, *counts)
+def _numbers(nest: Nest, itemsizes: tuple[int, ...], count: int) -> Sequence[Any]:
+    """The lengths, places and steps in bytes that a compiled loop takes for each of `count` parts
+    of its blocks, see `gdt.fusion.llvm`."""
+    _, middle, inner = nest.lengths
+    own = (middle * inner, inner, 1)  # of a block of the whole shape
+    steps = [(*pair, 0 if one else 1) for pair, one in zip(nest.steps, nest.ones, strict=True)]
+    steps += [own] * (len(itemsizes) - len(steps))
+    sizes = [[n * size for n in along] for along, size in zip(steps, itemsizes, strict=True)]
+    # The outermost axis that gives parts of about the same length.
+    axis = next((a for a in range(AXES) if nest.lengths[a] >= 8 * count), np.argmax(nest.lengths))
+    made = []
+    for part in threads.parts_of(nest.lengths[axis], min(count, nest.lengths[axis])):
+        lengths = [*nest.lengths]
+        lengths[axis] = part.stop - part.start
+        numbers = [n for along in sizes for n in (part.start * along[axis], *along[:2])]
+        made.append((ctypes.c_int64 * (AXES + len(numbers)))(*lengths, *numbers))
+    return made
 
 
 @lru_cache(maxsize=4096)
@@ -284,9 +298,9 @@ class CompiledOp:
                 odd &= np.isfinite(b)
             xs = [np.broadcast_to(np.asarray(x, loop.result), shape)[odd] for x in operands]
             result[odd] = self.body(*xs)
-        if len(operands) == 1 and result.size < 2 * threads.SMALLEST:  # which one thread computes
-            self._shape, self._dtype = operands[0].shape, loop.result
-            self._prepared = loop.prepared(shape, shape)
+        if len(operands) == 1 and loop.work(shape) < 2 * threads.SMALLEST:  # for one thread
+            function, (numbers,) = loop.prepared(shape, shape)
+            self._shape, self._dtype, self._prepared = shape, loop.result, (function, numbers)
         return result
 
     def _loop_for(self, operands: Sequence[Any]) -> tuple[FusedLoop, list[Block]]:

@@ -3,9 +3,9 @@ on a GPU a launch of one kernel."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from gdt.backend import NUMPY, threads
 from gdt.backend.cupy import BlockDevice
 from gdt.fusion.cuda import FusedKernel
-from gdt.fusion.loop import FusedLoop, arranged, empty, is_plain
+from gdt.fusion.loop import FusedLoop, arranged, empty, is_plain, run_together
 from gdt.programs.element_calls import LoopInput
 
 Block = Any
@@ -41,24 +41,26 @@ class FusedFunction:
         self.run, self.shape, self.dtypes = run, shape, dtypes
         self.one_by_one = one_by_one
         self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
-        # The compiled loop and its numbers, from the first run on, if it reads the values as they
-        # are: for small blocks, all that `_outs` does takes longer than the loop.
+        self.takes_all = [i.register for i in inputs] == [*registers]
+        # The shapes in which a compiled loop reads the values as they are, from the first run on;
+        # for small blocks also the loop with its last argument, which takes longer to find.
+        self.shapes: Sequence[Shape] | None = None
         self.prepared: tuple[Callable[..., int], Any] | None = None
-        self.is_plain = [i.register for i in inputs] == [*registers]
+        self.is_first = True
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         """The values of the output registers: of each a block, or a tuple of blocks."""
         count = max([len(v) for v in values if type(v) is tuple], default=0)
-        if not count:
-            outs = self._outs(values)
-            return self.run_one_by_one(*values) if outs is None else outs
-        results = []
-        for block in range(count):
-            outs = self._outs([v[block] if type(v) is tuple else v for v in values])
-            if outs is None:
+        rows = [values]
+        if count:
+            rows = [tuple([v[n] if type(v) is tuple else v for v in values]) for n in range(count)]
+        outs = self._as_they_are(rows) if self.shapes else None
+        if outs is None:
+            found = [self._outs(row) for row in rows]
+            outs = [row for row in found if row is not None]
+            if len(outs) < len(found):
                 return self.run_one_by_one(*values)
-            results.append(outs)
-        return [*zip(*results, strict=True)]
+        return [*zip(*outs, strict=True)] if count else outs[0]
 
     @cached_property
     def run_one_by_one(self) -> Run:
@@ -66,14 +68,29 @@ class FusedFunction:
         most never give a value of which NumPy would warn."""
         return self.one_by_one()
 
+    def _as_they_are(self, rows: Sequence[Sequence[Any]]) -> list[list[Block]] | None:
+        """The blocks of all outputs, computed in one go, for all blocks of the values; None where
+        the loop cannot read one of them as it is, or makes infinities or NaN."""
+        if not self.takes_all:
+            rows = [[row[place] for place, _, _ in self.inputs] for row in rows]
+        if not all(map(is_plain, chain.from_iterable(rows))):
+            return None
+        outs = [[NUMPY.empty(self.shape, dtype) for dtype in self.dtypes] for _ in rows]
+        if self.prepared is not None and len(rows) == 1:
+            function, numbers = self.prepared
+            is_odd = function(*rows[0], *outs[0], numbers) != 0
+        else:
+            assert isinstance(self.run, FusedLoop) and self.shapes is not None
+            function, parts = self.run.prepared(self.shape, *self.shapes, calls=len(rows))
+            pairs = zip(rows, outs, strict=True)
+            calls = [partial(function, *row, *out, part) for row, out in pairs for part in parts]
+            is_odd = run_together(calls, len(rows) * self.run.work(self.shape))
+        if is_odd:
+            self.shapes = self.prepared = None  # from now on it looks for what is odd
+        return None if is_odd else outs
+
     def _outs(self, blocks: Sequence[Any]) -> list[Block] | None:
         """The blocks of all outputs; None if the instructions have to run one by one."""
-        if self.prepared is not None and all(map(is_plain, blocks)):
-            function, numbers = self.prepared
-            outs = [NUMPY.empty(self.shape, dtype) for dtype in self.dtypes]
-            if not function(*blocks, *outs, numbers):
-                return outs
-            self.prepared, self.is_plain = None, False  # from now on it looks for what is odd
         arrays = []
         for place, shape, dtype in self.inputs:
             x = blocks[place]
@@ -83,21 +100,26 @@ class FusedFunction:
         found = arranged(self.shape, arrays)
         if found is None:
             return None
-        nested, arrays, order = found
+        nested, laid, order = found
         outs = [empty(self.shape, dtype, order) for dtype in self.dtypes]
         targets = outs if order is None else [o.transpose(order) for o in outs]
-        if self.run(nested, arrays, targets):
+        if self.run(nested, laid, targets):
+            self.is_first = False
             return None
-        if self.is_plain and math.prod(self.shape) < 2 * threads.SMALLEST:  # for one thread
-            self._prepare(nested, blocks, arrays)
+        if self.is_first:
+            self.is_first = False
+            is_same = all(x.size == a.size for x, a in zip(arrays, laid, strict=True))
+            if isinstance(self.run, FusedLoop) and order is None and is_same:
+                self._prepare([a.shape for a in laid])
         return outs
 
-    def _prepare(self, shape: Shape, blocks: Sequence[Any], arrays: Sequence[Block]) -> None:
-        """Keep the compiled loop for later calls, if it reads the blocks as they are."""
-        self.is_plain = False
-        same = all(b.size == a.size for b, a in zip(blocks, arrays, strict=True) if is_plain(b))
-        if isinstance(self.run, FusedLoop) and shape == self.shape and same:
-            self.prepared = self.run.prepared(shape, *[a.shape for a in arrays])
+    def _prepare(self, shapes: Sequence[Shape]) -> None:
+        """Keep the compiled loop for later calls, in which it reads blocks of these shapes."""
+        assert isinstance(self.run, FusedLoop)
+        self.shapes = shapes
+        if self.run.work(self.shape) < 2 * threads.SMALLEST:  # for one thread
+            function, (numbers,) = self.run.prepared(self.shape, *shapes)
+            self.prepared = function, numbers
 
 
 def fused_kernel(

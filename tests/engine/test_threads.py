@@ -84,11 +84,14 @@ def test_bits_are_the_same_for_any_number_of_threads(counted: list[int]) -> None
     x = gdt.asarray(values)
     for function in (gdt.exp, gdt.sin, gdt.abs, lambda x: x / 3, lambda x: x > 0):
         results = []
+        counted.clear()
         for count in (1, 2, 3, 16):
             with gdt.host_threads(count):
                 results.append([function(x).numpy().tobytes() for _ in range(2)])
         assert len({bits for pair in results for bits in pair}) == 1
-    assert set(counted) == {2}  # no thread gets less than SMALLEST
+        # No thread gets less than SMALLEST, of which the loops of some functions count as several.
+        is_long = function in (gdt.exp, gdt.sin) and not llvm.problem()
+        assert set(counted) == ({2, 3, 16} if is_long else {2})
 
 
 @pytest.mark.parametrize("function", [gdt.exp, gdt.cumsum, lambda x: x + 2])

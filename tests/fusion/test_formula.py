@@ -62,7 +62,7 @@ def test_formulas_have_numpys_bits(text: str, dtype: str) -> None:
         (x[:, :, :1].copy(), y),
     ):
         out = np.empty(np.broadcast_shapes(a.shape, b.shape), dtype)
-        assert not loop.run(out.shape, [np.ascontiguousarray(a), np.ascontiguousarray(b)], [out])
+        assert not loop(out.shape, [np.ascontiguousarray(a), np.ascontiguousarray(b)], [out])
         np.testing.assert_array_equal(out, function(a, b).astype(dtype))
 
 
@@ -90,14 +90,14 @@ def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
     result = graph.write("1.0 / x", x=x)
     loop = FusedLoop(graph, ["f4"], [result], [result], [llvm.GraphCall(result, (x,), True)])
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
-    assert not loop.run((100,), [block], [out])
+    assert not loop((100,), [block], [out])
     block[7] = 0
-    assert loop.run((100,), [block], [out])
+    assert loop((100,), [block], [out])
     block[7] = np.nan
-    assert not loop.run((100,), [block], [out])
+    assert not loop((100,), [block], [out])
     assert loop.is_tolerant
     block[8] = 0
-    assert loop.run((100,), [block], [out])
+    assert loop((100,), [block], [out])
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_without_a_home_machine_code_is_not_kept(
         graph, ["f4"], [graph.write("x * 3.03125", x=graph.add("input", "f4", 0))], [], []
     )
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
-    assert not loop.run((100,), [block], [out]) and (out == 3.03125).all()
+    assert not loop((100,), [block], [out]) and (out == 3.03125).all()
     assert [*tmp_path.iterdir()] == []
 
 

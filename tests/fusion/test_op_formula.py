@@ -46,7 +46,7 @@ def test_formulas_have_the_bits_of_ufuncs(name: str) -> None:
         with np.errstate(all="ignore"):
             expected = ufunc(*operands)
         out = np.empty_like(expected)
-        FusedLoop(graph, [code] * ufunc.nin, [result], [], []).run(out.shape, operands, [out])
+        FusedLoop(graph, [code] * ufunc.nin, [result], [], [])(out.shape, operands, [out])
         np.testing.assert_array_equal(bits(out), bits(expected), err_msg=f"{name} of {code}")
         taken += 1
     assert taken

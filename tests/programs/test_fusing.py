@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.backend import threads
 from gdt.engine import blocks as blocks_of_plans
 from gdt.engine.op import OPS
 from gdt.fusion import llvm
@@ -239,17 +240,56 @@ def test_numbers_that_are_drawn_in_each_step_are_read_anew(mode: str) -> None:
     np.testing.assert_allclose(weights["w"].numpy(), want, rtol=1e-6)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_parts_in_threads_are_what_whole_blocks_are(mode: str, threads: int) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_parts_in_threads_are_what_whole_blocks_are(mode: str, count: int) -> None:
     rng = np.random.default_rng(0)
     x, row = rng.normal(size=(1400, 800)).astype("f4"), rng.normal(size=(800,)).astype("f4")
     column = rng.normal(size=(1400, 1)).astype("f4")
     step = recorded(lambda x, row, column: (x * row - column) / (x * x + 1))
-    with gdt.host_threads(threads):
+    with gdt.host_threads(count):
         for _ in range(3):
             result = step(*map(gdt.asarray, (x, row, column)))
         assert fused_ops(step)
         np.testing.assert_array_equal(result.numpy(), (x * row - column) / (x * x + 1))
+
+
+@pytest.mark.parametrize("layout", [["rows", None], [None, "rows"]])
+def test_blocks_of_several_devices_are_computed_in_one_go(
+    layout: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if llvm.problem():
+        pytest.skip(llvm.problem())
+    mesh = gdt.create_mesh([("rows", 6)], blocks=6, mesh_name="in one go")
+    x, y = np.random.default_rng(0).normal(size=(2, 600, 510)).astype("f4")
+    row = gdt.asarray(x[0].copy(), layout=gdt.Layout([layout[1]], mesh))
+    placed = [gdt.asarray(a, layout=gdt.Layout(layout, mesh)) for a in (x, y)]
+    step = recorded(lambda x, y, row: (gdt.exp(x * y) + row, x / row))
+    counts = []
+    together = threads.together
+
+    def counting(calls: Any) -> Any:
+        counts.append(len(calls))
+        return together(calls)
+
+    monkeypatch.setattr(threads, "together", counting)
+    with gdt.host_threads(4):
+        for _ in range(4):
+            results = step(*placed, row)
+    assert counts[-1] == 4 and fused_ops(step)
+    written = gdt.exp(placed[0] * placed[1]) + row, placed[0] / row
+    for a, b in zip(results, written, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_small_work_is_not_handed_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "together", None)
+    mesh = gdt.create_mesh([("rows", 8)], blocks=8, mesh_name="small work")
+    step = recorded(lambda x: x * 2 + 1)
+    x = gdt.ones((8, fusing.SMALLEST), layout=gdt.Layout(["rows", None], mesh))
+    with gdt.host_threads(2):
+        for _ in range(4):
+            step(x)
+    assert fused_ops(step)
 
 
 def test_a_chain_takes_the_memory_of_operands_and_results() -> None:
