@@ -142,6 +142,10 @@ class DataError(GdtError, RuntimeError):
     """A data set that is missing, damaged, or in a format that no reader knows."""
 
 
+class InteropError(GdtError, ImportError):
+    """Another library that cannot work with gdt as it is: too old, or imported before gdt could."""
+
+
 class BenchmarkError(GdtError, ValueError):
     """A measurement that cannot be made, read or compared."""
 

@@ -12,14 +12,15 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, error
-from gdt.ops.comparison import where
+from gdt.ops.comparison import isfinite, where
 from gdt.ops.elementwise import astype
+from gdt.ops.exponential import log10
 from gdt.ops.generation import from_indices, type_of_shape
 from gdt.ops.movement import relayout
 from gdt.ops.powers import power
 from gdt.ops.ranges import arange
 from gdt.ops.rearranging import moveaxis
-from gdt.ops.rounding import floor
+from gdt.ops.rounding import floor, sign
 from gdt.ops.shapes import reshape
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
@@ -131,23 +132,29 @@ def logspace(
 
 @public
 def geomspace(
-    start: float,
-    stop: float,
+    start: Any,
+    stop: Any,
     num: int = 50,
     endpoint: bool = True,
     dtype: Any = None,
+    axis: int = 0,
     *,
     layout: Layout | None = None,
     device: Mesh | None = None,
 ) -> DistributedArray:
     """`num` real numbers from `start` to `stop`, each a constant multiple of the one before.
 
-    The other arguments are those of `gdt.linspace`. Raises ArgumentError for a bound of 0 and for
-    bounds of different signs.
+    The arguments are those of `gdt.linspace`. Raises ArgumentError for a bound of 0 and for bounds
+    of different signs; between such elements of arrays the numbers are NaN.
 
     >>> gdt.geomspace(1, 8, 4).round(12).tolist()
     [1.0, 2.0, 4.0, 8.0]
     """
+    if np.ndim(start) or np.ndim(stop):
+        ends = as_operands("geomspace", start=start, stop=stop)
+        result = _multiples(ends, num, endpoint, dtype, axis)
+        result = result if device is None else result.to_device(device)
+        return result if layout is None else relayout(result, layout)
     if not (start and stop) or (start < 0) != (stop < 0):
         problem = f"no constant multiple leads from {start!r} to {stop!r}"
         raise error(ArgumentError, problem)
@@ -163,3 +170,21 @@ def geomspace(
     array_type = type_of_shape(num, float, "geomspace", layout, device)
     numbers = from_indices(array_type, values, float(start), float(stop), endpoint)
     return numbers if dtype is None else astype(numbers, dtype)
+
+
+def _multiples(
+    ends: Sequence[DistributedArray], num: int, endpoint: bool, dtype: Any, axis: int
+) -> DistributedArray:
+    """`geomspace` from each element of an array to that of another one."""
+    unit = promoted(ends[0].dtype, ends[1].dtype, 1.0)
+    start, stop = (astype(x, unit) for x in ends)
+    signs = sign(start)
+    logs = log10(start * signs), log10(stop * signs)
+    powers, _ = _between(logs, num, endpoint, None, 0)
+    numbers = power(10.0, powers) * signs
+    rank = numbers.ndim - 1
+    place = reshape(arange(num, dtype=np.int64, device=numbers.mesh), (num, *[1] * rank))
+    numbers = where((place == 0) & isfinite(numbers), start, numbers)
+    if endpoint and num > 1:
+        numbers = where((place == num - 1) & isfinite(numbers), stop, numbers)
+    return moveaxis(numbers if dtype is None else astype(numbers, dtype), 0, axis)

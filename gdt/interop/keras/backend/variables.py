@@ -1,0 +1,96 @@
+"""Keras' variables, and how values of any kind become arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from keras.src import tree
+from keras.src.backend.common import KerasVariable, global_state, standardize_dtype
+from keras.src.backend.common.dtypes import result_type
+
+import gdt
+from gdt.array.array import DistributedArray
+from gdt.array.operands import SCALARS, as_operand
+from gdt.errors import DtypeError, error
+from gdt.interop.keras.backend import distribution_lib
+
+
+class Variable(KerasVariable):  # type: ignore[misc]
+    """A variable of Keras whose value is a distributed array, in the layout of the distribution."""
+
+    _layout: Any
+
+    def _initialize(self, value: DistributedArray) -> None:
+        self._shape = self._validate_shape(value.shape)
+        distribution = global_state.get_global_attribute("distribution")
+        if self._layout is None and distribution is not None:
+            self._layout = distribution.get_variable_layout(self)
+        self._direct_assign(value)
+
+    def _direct_assign(self, value: DistributedArray) -> None:
+        if self._layout is not None:
+            value = distribution_lib.distribute_variable(value, self._layout)
+        # Another object: a user may write to the elements of the one that was assigned.
+        self._value = gdt.stop_gradient(value)
+
+    def _convert_to_tensor(self, value: Any, dtype: Any = None) -> DistributedArray:
+        return convert_to_tensor(value, dtype=dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The value on the host."""
+        return np.array(self.value.numpy(), dtype=dtype)
+
+
+def convert_to_tensor(
+    x: Any, dtype: Any = None, sparse: bool | None = None, ragged: bool | None = None
+) -> DistributedArray:
+    """Return an array, a variable, a number, a list or anything that NumPy takes as an array.
+
+    Without a dtype, those of NumPy and Python become what `keras.backend.result_type` says:
+    float32 of float64, for one.
+    """
+    if sparse or ragged:
+        kind = "sparse" if sparse else "ragged"
+        raise ValueError(f"`{kind}=True` is not supported: gdt has dense arrays alone.")
+    if isinstance(x, KerasVariable):
+        x = x.value
+    if dtype is not None:
+        dtype = standardize_dtype(dtype)
+    if type(x) is DistributedArray:
+        return x if dtype is None or x.dtype.name == dtype else gdt.astype(x, dtype)
+    if isinstance(x, list | tuple):
+        leaves = tree.flatten(x)
+        dtype = dtype or result_type(*[getattr(item, "dtype", type(item)) for item in leaves])
+        if any(isinstance(item, DistributedArray | KerasVariable) for item in leaves):
+            return gdt.stack([convert_to_tensor(item, dtype) for item in x])
+        return _on_host(np.asarray(x, None if dtype == "bfloat16" else dtype), dtype, True)
+    if type(x) in SCALARS:
+        return _on_host(np.asarray(x), dtype or result_type(type(x)), True)
+    whole = np.asarray(x)
+    if whole.dtype.kind in "OSU":
+        raise error(DtypeError, "convert_to_tensor", f"{x!r} is no array of numbers")
+    return _on_host(whole, dtype or result_type(whole.dtype), isinstance(x, np.generic))
+
+
+def _on_host(x: np.ndarray, dtype: str, is_constant: bool) -> DistributedArray:
+    """Return values of the host as an array that is replicated on the default mesh.
+
+    is_constant: whether the program has them in its text, so that recorded steps may keep them.
+    """
+    values = x.astype(np.dtype(dtype), copy=False)
+    return as_operand(
+        values, gdt.get_default_mesh(), "convert_to_tensor", "x", is_constant=is_constant
+    )
+
+
+def convert_to_numpy(x: Any) -> np.ndarray:
+    """Return a copy of the values on the host, which may be written to."""
+    if isinstance(x, KerasVariable):
+        x = x.value
+    return np.array(x.numpy() if type(x) is DistributedArray else x)
+
+
+def is_tensor(x: object) -> bool:
+    """Return whether `x` is a distributed array."""
+    return isinstance(x, DistributedArray)
