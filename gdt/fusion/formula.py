@@ -40,6 +40,7 @@ OPERATORS: Mapping[type[ast.AST], str] = {
     ast.Eq: "equal", ast.NotEq: "not_equal",
 }  # fmt: skip
 SAME = {"abs", "sqrt", "floor", "ceil", "trunc", "rint", "fma", "copysign"}  # dtype of operands
+GIVEN = {"input", "parameter", "constant"}  # the operations of values that are not computed
 INTEGER_OF = {"f4": "i4", "f8": "i8"}
 FLOAT_OF = {"i4": "f4", "i8": "f8"}
 CONVERSIONS = {
@@ -56,7 +57,8 @@ class ElementGraph:
     equal ones are one value.
 
     dtypes: of each value, as `b1`, `i4` or `f8`. operations: of each value. operands: of each
-    value, the values that it is computed from; of an input its number, of a constant its value.
+    value, the values that it is computed from; of an input and of a parameter, which is one number
+    in each run, its number; of a constant its value.
     functions: the names of formulas that the target has as functions, and that are operations.
     """
 
@@ -103,7 +105,7 @@ class ElementGraph:
         """The values that `outputs` are computed from, and these, each after its operands."""
         used = set(outputs)
         for node in reversed(range(len(self.operations))):
-            if node in used and self.operations[node] not in ("input", "constant"):
+            if node in used and self.operations[node] not in GIVEN:
                 used.update(self.operands[node])
         return sorted(used)
 

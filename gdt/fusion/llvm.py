@@ -2,10 +2,10 @@
 
 A loop is one function of C, `int loop(PyArrayObject *block, ..., const int64_t *numbers)`, over
 three nested axes, of which the last lies in memory without gaps: `numbers` are the three lengths,
-and for each block, in bytes, the place of its first element and its steps along the first two. A
-block of one element along the last axis is read once for each row. The text says what is computed
-for one element; LLVM makes vectors of it. Machine code is kept on disk, in a file whose name is a
-hash of the text, the version of LLVM and the processor with its features.
+for each block, in bytes, the place of its first element and its steps along the first two, and the
+parameters, 8 bytes each. A block of one element along the last axis is read once for each row. The
+text says what is computed for one element; LLVM makes vectors of it. Machine code is kept on disk,
+in a file whose name is a hash of the text, the version of LLVM and the processor with its features.
 
 Arrays are passed as objects, since asking an array for its address takes as long as computing a
 thousand elements: the address is the first field after the header of the object (`PyArrayObject` of
@@ -137,6 +137,7 @@ entry:
   %number.n = getelementptr i64, ptr %numbers, i64 2
   %length.n = load i64, ptr %number.n
   {body(loads)}
+  %parameters = getelementptr i64, ptr %numbers, i64 {3 + 3 * count}
   br label %outer
 outer:
   %i = phi i64 [0, %entry], [%i.next, %outer.next]
@@ -146,7 +147,7 @@ inner:
   %j = phi i64 [0, %outer], [%j.next, %inner]
   %flag.j = phi i32 [%flag.i, %outer], [%flag.next, %inner]
   {body(steps)}
-  %flag = call i32 @row({pointers}, i64 %length.n)
+  %flag = call i32 @row({pointers}, ptr %parameters, i64 %length.n)
   %flag.next = or i32 %flag.j, %flag
   %j.next = add i64 %j, 1
   %more.j = icmp slt i64 %j.next, %length.j
@@ -162,7 +163,7 @@ exit:
 
 
 class _Rows:
-    """The text of the function of one row: `int row(blocks ..., int64_t length)`."""
+    """The text of the function of one row: `int row(blocks ..., parameters, int64_t length)`."""
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class _Rows:
             ]
             odd = f"%told.{d}"
         return f"""{newline.join(sorted(self.declared))}
-define internal i32 @row({", ".join(parameters)}, i64 %length) noinline {{
+define internal i32 @row({", ".join(parameters)}, ptr %parameters, i64 %length) noinline {{
 entry:
   {newline.join(self.before)}
   br label %element
@@ -243,7 +244,11 @@ exit:
             self.once.add(node)
             return _number(operands[0], dtype)
         if operation == "input":
-            return self._load(node, operands[0])
+            n, (_, is_one) = operands[0], self.inputs[operands[0]]
+            return self._load(node, f"%row{n}", "" if is_one else "%n")
+        if operation == "parameter":
+            place = self._new(f"getelementptr i64, ptr %parameters, i64 {operands[0]}", True)
+            return self._load(node, place, "")
         once = self.once.issuperset(operands)
         if once:
             self.once.add(node)
@@ -278,16 +283,16 @@ exit:
         assert operation == "cast", operation
         return self._cast(xs[0], of, dtype, once)
 
-    def _load(self, node: Node, n: int) -> str:
-        dtype, is_one = self.inputs[n]
+    def _load(self, node: Node, pointer: str, index: str) -> str:
+        """Write the load of a value from memory, once for each row if there is no index."""
+        dtype, once = self.graph.dtypes[node], not index
         stored = "i8" if dtype == "b1" else NAMES[dtype]
-        if is_one:
+        if once:
             self.once.add(node)
-            value = self._new(f"load {stored}, ptr %row{n}", True)
         else:
-            pointer = self._new(f"getelementptr {stored}, ptr %row{n}, i64 %n")
-            value = self._new(f"load {stored}, ptr {pointer}")
-        return self._new(f"icmp ne i8 {value}, 0", is_one) if dtype == "b1" else value
+            pointer = self._new(f"getelementptr {stored}, ptr {pointer}, i64 {index}")
+        value = self._new(f"load {stored}, ptr {pointer}", once)
+        return self._new(f"icmp ne i8 {value}, 0", once) if dtype == "b1" else value
 
     def _store(self, n: int, value: str, dtype: str) -> None:
         stored = NAMES[dtype]
@@ -368,9 +373,7 @@ _LOCK = threading.Lock()
 os.register_at_fork(
     before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
 )
-# Engines keep the machine code alive. They are never dropped: each would free the target machine,
-# which all share.
-_COMPILED: dict[str, tuple[Any, Function]] = {}
+_COMPILED: dict[str, Function] = {}
 
 
 def compiled(text: str, count: int) -> Function:
@@ -378,21 +381,29 @@ def compiled(text: str, count: int) -> Function:
     with _LOCK:  # LLVM compiles in one thread at a time
         if text not in _COMPILED:
             _COMPILED[text] = _compile(text, count)
-        return _COMPILED[text][1]
+        return _COMPILED[text]
 
 
-def _compile(text: str, count: int) -> tuple[Any, Function]:
+@cache
+def _engine() -> Any:
+    """What holds the machine code of all loops; it owns the target machine from now on."""
     import llvmlite.binding as llvm  # noqa: PLC0415
 
-    machine, _ = _target()
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target()[0])
+
+
+def _compile(text: str, count: int) -> Function:
+    import llvmlite.binding as llvm  # noqa: PLC0415
+
+    machine, engine = _target()[0], _engine()
     # A virtual machine may lack features of the processor that it names, and share the folder.
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    described = f"{llvm.llvm_version_info} {processor} {text}"
-    folder = user_folder("loops")
-    path = folder and folder / f"{hashlib.sha256(described.encode()).hexdigest()}.o"
+    digest = hashlib.sha256(f"{llvm.llvm_version_info} {processor} {text}".encode()).hexdigest()
+    name, folder = f"loop_{digest}", user_folder("loops")
+    path = folder and folder / f"{digest}.o"
     code = read_code(path) if path else None
     if code is None:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text.replace("@loop(", f"@{name}("))
         module.verify()
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         options.loop_vectorization = True
@@ -402,9 +413,8 @@ def _compile(text: str, count: int) -> tuple[Any, Function]:
         if path:
             with suppress(OSError):  # a folder that cannot be written: each process compiles anew
                 write_code(path, code)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     blocks = (ctypes.py_object,) * count
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *blocks, ctypes.c_void_p)
-    return engine, kind(engine.get_function_address("loop"))
+    return kind(engine.get_function_address(name))

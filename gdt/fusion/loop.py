@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -26,9 +27,14 @@ SMALLEST_OP = 2 * SMALLEST
 """The fewest elements of a block that a loop of one op takes."""
 SHORTEST_ROW = 16  # elements; for shorter rows it is faster to broadcast blocks in memory
 PIECE = 512  # elements of the pieces in which a row is copied many times
-MOST_KNOWN = 4  # the largest integer operand that is compiled into a loop, as small exponents are
 AXES = 3  # of the nest of loops
 NBYTES = 12  # of the values of an element of a sum of float32, for which `threads.SMALLEST` stands
+
+
+def is_known(number: Any) -> bool:
+    """Whether a number is part of a loop's code, as exponents are that make a power a product or a
+    root: another small number makes another loop. Others are parameters."""
+    return bool(abs(number) <= 4 and 2 * number == int(2 * number))
 
 
 def are_compiled() -> bool:
@@ -42,6 +48,7 @@ class FusedLoop:
     dtypes: of the inputs of the graph. outputs: the values that it computes. checked: the values of
     which it tells whether an element is infinite or NaN; calls: once an input was so itself, the
     ops of which it tells instead whether one has made such an element, see `llvm.text_of`.
+    parameters: of the graph, each with its dtype.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class FusedLoop:
         outputs: Sequence[Node],
         checked: Sequence[Node],
         calls: Sequence[llvm.GraphCall],
+        parameters: Sequence[tuple[Any, str]] = (),
     ) -> None:
         self.graph, self.dtypes, self.outputs = graph, dtypes, outputs
         self.checked, self.calls = checked, calls
@@ -60,6 +68,8 @@ class FusedLoop:
         # Of all values of an element: what a loop takes is about proportional to it.
         used = graph.used([*outputs, *checked])
         self.nbytes = sum(int(graph.dtypes[n][1]) for n in used) + sum(self.itemsizes)
+        slots = [np.array(x, dtype).tobytes().ljust(8, b"\0") for x, dtype in parameters]
+        self.parameters = tuple([int.from_bytes(s, sys.byteorder, signed=True) for s in slots])
         # Whether the compiled loop looks at the calls, which takes time: it does from the first run
         # on in which an input is not finite.
         self.is_tolerant = False
@@ -87,7 +97,7 @@ class FusedLoop:
         assert nest is not None
         function = self._functions.get((self.is_tolerant, *nest.ones)) or self._compiled(nest)
         count = threads.count_for(calls * self.work(shape))
-        return function, _numbers(nest, self.itemsizes, -(-count // calls))
+        return function, _numbers(nest, self.itemsizes, self.parameters, -(-count // calls))
 
     def work(self, shape: Shape) -> float:
         """What the loop takes for blocks of this shape, in elements of a sum of float32."""
@@ -140,9 +150,11 @@ class Nest(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _numbers(nest: Nest, itemsizes: tuple[int, ...], count: int) -> Sequence[Any]:
-    """The lengths, places and steps in bytes that a compiled loop takes for each of `count` parts
-    of its blocks, see `gdt.fusion.llvm`."""
+def _numbers(
+    nest: Nest, itemsizes: tuple[int, ...], parameters: tuple[int, ...], count: int
+) -> Sequence[Any]:
+    """The lengths, places and steps in bytes and the parameters that a compiled loop takes for each
+    of `count` parts of its blocks, see `gdt.fusion.llvm`."""
     _, middle, inner = nest.lengths
     own = (middle * inner, inner, 1)  # of a block of the whole shape
     steps = [(*pair, 0 if one else 1) for pair, one in zip(nest.steps, nest.ones, strict=True)]
@@ -154,8 +166,9 @@ def _numbers(nest: Nest, itemsizes: tuple[int, ...], count: int) -> Sequence[Any
     for part in threads.parts_of(nest.lengths[axis], min(count, nest.lengths[axis])):
         lengths = [*nest.lengths]
         lengths[axis] = part.stop - part.start
-        numbers = [n for along in sizes for n in (part.start * along[axis], *along[:2])]
-        made.append((ctypes.c_int64 * (AXES + len(numbers)))(*lengths, *numbers))
+        blocks = [n for along in sizes for n in (part.start * along[axis], *along[:2])]
+        numbers = (*lengths, *blocks, *parameters)
+        made.append((ctypes.c_int64 * len(numbers))(*numbers))
     return made
 
 
@@ -308,8 +321,7 @@ class CompiledOp:
         kinds = [x.dtype if isinstance(x, np.ndarray) else type(x) for x in operands]
         dtypes = self._formula.dtypes(kinds, None)
         assert dtypes is not None
-        # Small integers, such as exponents, are compiled into the loop.
-        known = tuple([x if type(x) is int and abs(x) <= MOST_KNOWN else None for x in operands])
+        known = tuple([x if type(x) is int and is_known(x) else None for x in operands])
         triples = list(zip(operands, dtypes, known, strict=True))
         blocks = [np.asarray(x, dtype) for x, dtype, number in triples if number is None]
         key = (*dtypes, known)

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from gdt.fusion.cuda import FUNCTIONS, MOST_INPUTS, FusedKernel
-from gdt.fusion.formula import ElementGraph, Node
+from gdt.fusion.formula import GIVEN, ElementGraph, Node
 from gdt.fusion.llvm import GraphCall
-from gdt.fusion.loop import SMALLEST, FusedLoop, are_compiled
+from gdt.fusion.loop import SMALLEST, FusedLoop, are_compiled, is_known
 from gdt.fusion.op_formula import code_of
 from gdt.programs.aliases import blocks_of
 from gdt.programs.element_calls import Argument, ElementCall, LoopInput, element_call, kind_of
@@ -158,7 +158,8 @@ class _GraphWriter:
 
     nodes: the value of each output register. inputs: of the graph. absorbed: the operands of
     formulas that do not propagate: an infinity or NaN there may not show in any result, so they
-    are checked themselves. calls: the ops that may make infinities or NaN.
+    are checked themselves. calls: the ops that may make infinities or NaN. parameters: of the loop,
+    with their dtypes.
     """
 
     def __init__(self, values: Sequence[Any], functions: Set[str]) -> None:
@@ -167,6 +168,7 @@ class _GraphWriter:
         self.inputs: list[LoopInput] = []
         self.absorbed: set[Node] = set()
         self.calls: list[GraphCall] = []
+        self.parameters: list[tuple[Any, str]] = []
 
     def write(self, call: ElementCall) -> bool:
         """Add a call; return whether its formula takes operands of these dtypes and shapes."""
@@ -203,24 +205,31 @@ class _GraphWriter:
         """The loop that computes the outputs of these registers."""
         results = [self.nodes[r] for r in returned]
         checked = sorted({n for n in (*results, *self.absorbed) if self.can_be_odd(n)})
-        return FusedLoop(self.graph, [i.dtype for i in self.inputs], results, checked, self.calls)
+        dtypes = [i.dtype for i in self.inputs]
+        return FusedLoop(self.graph, dtypes, results, checked, self.calls, self.parameters)
 
     @property
     def operation_count(self) -> int:
         """The number of values that are computed."""
-        return sum(o not in ("input", "constant") for o in self.graph.operations)
+        return sum(o not in GIVEN for o in self.graph.operations)
 
     def can_be_odd(self, node: Node) -> bool:
         """Whether a value is computed, and may be infinite or NaN."""
         kind = self.graph.operations[node]
-        return self.graph.dtypes[node][0] == "f" and kind not in ("input", "constant")
+        return self.graph.dtypes[node][0] == "f" and kind not in GIVEN
 
     def _operand(self, argument: Any, dtype: str) -> Node:
         """The value of an argument, of a call or an input of the graph, in its own dtype; of a
         number in this one."""
         graph = self.graph
         if not isinstance(argument, Argument):
-            return graph.constant(argument, dtype)
+            if graph.functions or not math.isfinite(argument) or is_known(argument):
+                return graph.constant(argument, dtype)
+            # Not compiled into the loop, since it may be another number in each recording.
+            parameter = np.dtype(dtype).type(argument).item(), dtype
+            if parameter not in self.parameters:
+                self.parameters.append(parameter)
+            return graph.add("parameter", dtype, self.parameters.index(parameter))
         register, shape = argument
         if register in self.nodes:
             return self.nodes[register]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gdt import machine_code
 from gdt.fusion import llvm
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.loop import FusedLoop
@@ -130,6 +131,23 @@ def test_a_full_disk_keeps_no_part_of_machine_code(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert [*folder.iterdir()] == []
+
+
+def test_the_folder_of_machine_code_keeps_what_was_read_last(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_code, "MOST_BYTES", 4000)
+    monkeypatch.setattr(machine_code, "WRITES_PER_TRIM", 1)
+    paths = [folder / f"{n:064x}.o" for n in range(6)]
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_bytes(bytes(5000))  # of the user, who has named the folder
+    for n, path in enumerate(paths[:5]):
+        write_code(path, bytes(700))
+        os.utime(path, (n, n))
+    assert read_code(paths[0]) is not None  # from now on the youngest
+    write_code(paths[5], bytes(700))
+    kept = {path for path in paths if path.exists()}
+    assert kept == {paths[0], *paths[3:]} and (folder / "notes.txt").exists()
 
 
 @compiled

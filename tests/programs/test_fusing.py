@@ -240,6 +240,24 @@ def test_numbers_that_are_drawn_in_each_step_are_read_anew(mode: str) -> None:
     np.testing.assert_allclose(weights["w"].numpy(), want, rtol=1e-6)
 
 
+def test_numbers_of_a_recording_are_no_part_of_the_loop() -> None:
+    """A rate that changes in every step would make a loop each time."""
+    if llvm.problem():
+        pytest.skip(llvm.problem())
+    step = recorded(lambda x, rate, count: (x * rate + 1, x * x + count, x > rate))
+    x = np.linspace(-3, 3, SIZE, dtype="f4")
+    array, made = gdt.asarray(x), set()
+    for rate, count in ((0.3, 7), (1e-3, -8), (0.1, 123456789)):
+        for _ in range(3):
+            results = step(array, rate, count)
+        (ops,) = [k.function.run for k in step.programs[-1].instructions if k.fused]
+        made |= {id(function) for function in ops._functions.values()}
+        want = x * np.float32(rate) + 1, x * x + np.float32(count), x > np.float32(rate)
+        for have, expected in zip(results, want, strict=True):
+            np.testing.assert_array_equal(have.numpy(), expected)
+    assert len(step.programs) == 3 and len(made) == 1
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_parts_in_threads_are_what_whole_blocks_are(mode: str, count: int) -> None:
     rng = np.random.default_rng(0)
