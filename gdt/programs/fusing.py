@@ -19,22 +19,16 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from gdt.fusion.cuda import FUNCTIONS, MOST_INPUTS, FusedKernel
-from gdt.fusion.formula import GIVEN, ElementGraph, Node
-from gdt.fusion.llvm import GraphCall
-from gdt.fusion.loop import SMALLEST, FusedLoop, are_compiled, is_known
-from gdt.fusion.op_formula import code_of
+from gdt.fusion.loop import SMALLEST, are_compiled
 from gdt.programs.aliases import blocks_of
-from gdt.programs.element_calls import Argument, ElementCall, LoopInput, element_call, kind_of
+from gdt.programs.element_calls import ElementCall, element_call
 from gdt.programs.fused_function import FusedFunction, Run, fused_kernel
+from gdt.programs.graph_writer import GraphWriter
 from gdt.programs.instruction import Instruction
 from gdt.programs.slices import Slices
 
 Shape = tuple[int, ...]
-
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def fused(
@@ -112,7 +106,7 @@ def _segment(
         return None
     functions = FUNCTIONS if device else frozenset()
     is_loop = are_compiled() or device
-    written = _GraphWriter(values, functions) if is_loop else Slices(values)
+    written = GraphWriter(values, functions) if is_loop else Slices(values)
     for call in calls:
         if not written.write(call):
             return None
@@ -122,7 +116,7 @@ def _segment(
     registers = list(dict.fromkeys(i.register for i in written.inputs))
     instructions = [call.instruction for call in calls]
     segment: Any
-    if device and isinstance(written, _GraphWriter):
+    if device and isinstance(written, GraphWriter):
         # A body of one op, such as that of gelu, may be a dozen launches by itself.
         if len(written.inputs) > MOST_INPUTS or written.operation_count < 2:
             return None
@@ -151,91 +145,3 @@ def _nbytes(registers: Sequence[int], values: Sequence[Any]) -> int:
 def _shape(value: Any) -> Shape:
     block = blocks_of(value)[0]
     return getattr(block, "shape", ())
-
-
-class _GraphWriter:
-    """A writer of calls into one graph.
-
-    nodes: the value of each output register. inputs: of the graph. absorbed: the operands of
-    formulas that do not propagate: an infinity or NaN there may not show in any result, so they
-    are checked themselves. calls: the ops that may make infinities or NaN. parameters: of the loop,
-    with their dtypes.
-    """
-
-    def __init__(self, values: Sequence[Any], functions: Set[str]) -> None:
-        self.values, self.graph = values, ElementGraph(functions)
-        self.nodes: dict[int, Node] = {}
-        self.inputs: list[LoopInput] = []
-        self.absorbed: set[Node] = set()
-        self.calls: list[GraphCall] = []
-        self.parameters: list[tuple[Any, str]] = []
-
-    def write(self, call: ElementCall) -> bool:
-        """Add a call; return whether its formula takes operands of these dtypes and shapes."""
-        graph, formula = self.graph, call.formula
-        kinds = [kind_of(a, self.values) for a in call.arguments]
-        dtypes = None if formula is None else formula.dtypes(kinds, call.dtype)
-        if formula is None or dtypes is None:
-            return False
-        names: dict[str, Node] = {}
-        operands: list[Node] = []
-        for name, argument, dtype in zip("xyz", call.arguments, dtypes, strict=False):
-            if self._overflows(argument, dtype):
-                return False
-            operands.append(self._operand(argument, dtype))
-            names[name] = graph.cast(operands[-1], dtype)
-        if not formula.propagates:
-            self.absorbed.update(names.values())
-        result = graph.cast(graph.write(formula.text, **names), call.dtype)
-        self.nodes[call.output] = result
-        if self.can_be_odd(result):
-            self.calls.append(GraphCall(result, tuple(operands), formula.is_exact))
-        return True
-
-    def _overflows(self, argument: Any, dtype: str) -> bool:
-        """Whether an operand is a number beyond its dtype: NumPy compares integers with one, and
-        warns of others."""
-        if isinstance(argument, Argument):
-            return False
-        if dtype[0] in "iu":
-            return not np.iinfo(dtype).min <= argument <= np.iinfo(dtype).max
-        return dtype == "f4" and FLOAT32_MAX < abs(argument) < math.inf
-
-    def finished(self, returned: Sequence[int]) -> FusedLoop:
-        """The loop that computes the outputs of these registers."""
-        results = [self.nodes[r] for r in returned]
-        checked = sorted({n for n in (*results, *self.absorbed) if self.can_be_odd(n)})
-        dtypes = [i.dtype for i in self.inputs]
-        return FusedLoop(self.graph, dtypes, results, checked, self.calls, self.parameters)
-
-    @property
-    def operation_count(self) -> int:
-        """The number of values that are computed."""
-        return sum(o not in GIVEN for o in self.graph.operations)
-
-    def can_be_odd(self, node: Node) -> bool:
-        """Whether a value is computed, and may be infinite or NaN."""
-        kind = self.graph.operations[node]
-        return self.graph.dtypes[node][0] == "f" and kind not in GIVEN
-
-    def _operand(self, argument: Any, dtype: str) -> Node:
-        """The value of an argument, of a call or an input of the graph, in its own dtype; of a
-        number in this one."""
-        graph = self.graph
-        if not isinstance(argument, Argument):
-            if graph.functions or not math.isfinite(argument) or is_known(argument):
-                return graph.constant(argument, dtype)
-            # Not compiled into the loop, since it may be another number in each recording.
-            parameter = np.dtype(dtype).type(argument).item(), dtype
-            if parameter not in self.parameters:
-                self.parameters.append(parameter)
-            return graph.add("parameter", dtype, self.parameters.index(parameter))
-        register, shape = argument
-        if register in self.nodes:
-            return self.nodes[register]
-        block = blocks_of(self.values[register])[0]
-        own = code_of(block.dtype) if hasattr(block, "dtype") else dtype
-        key = LoopInput(register, shape, own)
-        if key not in self.inputs:
-            self.inputs.append(key)
-        return graph.add("input", own, self.inputs.index(key))
