@@ -21,6 +21,7 @@ from gdt.cuda.compiler import architecture
 from gdt.cuda.nvrtc import nvrtc
 from gdt.engine import loops
 from gdt.errors import DeviceError, KernelError
+from gdt.fusion import llvm
 from gdt.sharding import processes
 
 __all__ = ["show_config"]
@@ -73,6 +74,7 @@ def _host() -> Iterator[Finding]:
     yield Finding("Python", f"{platform.python_version()} on {platform.platform()}")
     yield Finding("NumPy", np.__version__)
     yield Finding("Compiled loops", *loops.described())
+    yield Finding("Loops of chains", llvm.described())
     yield Finding("CPU", f"{os.cpu_count()} cores: any number of virtual devices cpu:0, cpu:1, ...")
     taken, most = BUDGET.estimate() >> 20, BUDGET.nbytes >> 20
     yield Finding("Caches", f"plans, routes and programs take about {taken} of at most {most} MiB")

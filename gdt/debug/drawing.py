@@ -16,9 +16,10 @@ from rich.text import Text
 from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.debug.observers import Fetch, counted, fetched_text
-from gdt.debug.rows import ExplainRow, RowRecorder
+from gdt.debug.rows import ExplainRow, FusedRow, RowRecorder
 from gdt.errors import ArgumentError, DtypeError, error, type_text
 from gdt.observe import Collective, observing
+from gdt.programs.function import Function
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
 from gdt.sharding.routes import route_bytes
@@ -58,11 +59,11 @@ class _Drawing(Displayed):
 
 
 class Explanation(_Drawing):
-    """The result of `explain`: one row per op that ran and per fetch to the host, and the value of
-    the call."""
+    """The result of `explain`: one row per op that ran and per fetch to the host, the loops of
+    replays, and the value of the call."""
 
-    def __init__(self, rows: Sequence[ExplainRow], value: Any) -> None:
-        self.rows, self.value = list(rows), value
+    def __init__(self, rows: Sequence[ExplainRow], loops: Sequence[FusedRow], value: Any) -> None:
+        self.rows, self.loops, self.value = list(rows), list(loops), value
 
     @property
     def collectives(self) -> list[Collective]:
@@ -120,7 +121,7 @@ class Explanation(_Drawing):
             table.add_column(name, total, justify=justify, no_wrap=no_wrap, overflow="fold")
         for texts in rows:
             table.add_row(*map(Text, texts))
-        return table
+        return Group(table, *[Text(str(loop)) for loop in self.loops])
 
 
 def _name(operand_type: Any) -> str:
@@ -155,6 +156,9 @@ def explain(
     A partial reduction is resolved once: another call with the same arrays may send less. Where a
     result is partial, the table says what resolving it will send.
 
+    Of a recorded step the ops are those of the step as written. `loops` names the chains of
+    element-wise ops that its replays compute as one loop, with the bytes that these read and write.
+
     strategies: whether to list, for each op with a rule, the ways to run it that were considered
         for its operands, the chosen one first, with their prices (see `gdt.sharding.strategy`).
 
@@ -178,7 +182,9 @@ def explain(
     recorder = RowRecorder(strategies)
     with observing(recorder):
         value = f(*args, **kwargs)
-    return Explanation(recorder.rows, value)
+    programs = f.programs if isinstance(f, Function) else []
+    loops = [FusedRow.of(k) for program in programs for k in program.instructions if k.fused]
+    return Explanation(recorder.rows, loops, value)
 
 
 # ---------------------------------------------------------------- where things are

@@ -105,7 +105,8 @@ def _explanation(explanation: Explanation) -> str:
     first_rows = rows[:ROWS]
     if len(rows) > ROWS:
         first_rows.append([f"and {len(rows) - ROWS} more", *[""] * (len(header) - 1)])
-    return _table(first_rows, header, footer)
+    loops = [f"<div>{escape(str(loop))}</div>" for loop in explanation.loops]
+    return _table(first_rows, header, footer) + "".join(loops)
 
 
 # ---------------------------------------------------------------- pieces

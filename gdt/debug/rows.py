@@ -9,7 +9,9 @@ from gdt.array.array import DistributedArray
 from gdt.debug.observers import Move, moves_of
 from gdt.engine.op import Op
 from gdt.engine.planned import PlannedOp
+from gdt.fusion.loop import FusedLoop
 from gdt.observe import Collective, Observer
+from gdt.programs.instruction import Instruction
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.strategy import OpStrategy, considered
@@ -90,6 +92,37 @@ class ExplainRow(NamedTuple):
     def bytes(self) -> int:
         """The bytes that all devices together sent for the op."""
         return sum(c.bytes for c in self.collectives)
+
+
+class FusedRow(NamedTuple):
+    """A chain of element-wise ops that replays of a recorded step compute as one loop, or on a GPU
+    as one kernel.
+
+    ops: their names. line: the user's line of the first. before, bytes: the bytes that the ops
+    would read and write one by one, and those that the loop does. seconds: what it has taken to
+    compile it in this process, less where it was on disk; 0 before it runs.
+    """
+
+    ops: tuple[str, ...]
+    line: str
+    before: int
+    bytes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, k: Instruction) -> FusedRow:
+        """The row of a fused instruction."""
+        loop = getattr(k.function, "run", None)
+        seconds = loop.seconds if isinstance(loop, FusedLoop) else 0.0
+        return cls(tuple([f.name for f in k.fused]), k.line, *k.nbytes, seconds)
+
+    def __str__(self) -> str:
+        where = f", from {self.line}" if self.line else ""
+        compiled = f"; compiled in {1000 * self.seconds:.0f} ms" if self.seconds else ""
+        return (
+            f"one loop{where}: {', '.join(self.ops)}; "
+            f"{self.bytes:,} bytes read and written, not {self.before:,}{compiled}"
+        )
 
 
 class RowRecorder(Observer):

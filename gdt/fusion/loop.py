@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -74,6 +75,7 @@ class FusedLoop:
         # on in which an input is not finite.
         self.is_tolerant = False
         self._functions: dict[tuple[bool, ...], llvm.Function] = {}
+        self.seconds = 0.0  # what its compilation has taken
 
     def __call__(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> bool:
         """Compute `outs`, C-ordered blocks of this shape, from C-ordered blocks that broadcast to
@@ -104,11 +106,12 @@ class FusedLoop:
         return math.prod(shape) * self.nbytes / NBYTES
 
     def _compiled(self, nest: Nest) -> llvm.Function:
-        pairs = list(zip(self.dtypes, nest.ones, strict=True))
+        begin, pairs = time.perf_counter(), list(zip(self.dtypes, nest.ones, strict=True))
         told = ((), self.calls) if self.is_tolerant else (self.checked, ())
         text = llvm.text_of(self.graph, pairs, self.outputs, *told)
         function = llvm.compiled(text, len(self.itemsizes))
         self._functions[self.is_tolerant, *nest.ones] = function
+        self.seconds += time.perf_counter() - begin
         return function
 
 

@@ -14,6 +14,7 @@ import gdt
 from gdt import Layout
 from gdt.debug.rows import RowRecorder
 from gdt.errors import DtypeError, MoveError, NanError
+from gdt.fusion import llvm
 from gdt.sharding.mesh import Mesh
 
 DIMS = [("x", 2), ("y", 2)]
@@ -164,6 +165,25 @@ def test_explain_fits_the_terminal_and_loses_no_letter(monkeypatch: pytest.Monke
     lines = str(explanation).splitlines()
     assert max(map(len, lines)) == 60
     assert not any("…" in line for line in lines)
+
+
+def test_loops_of_a_recorded_step_are_named_with_their_bytes() -> None:
+    step, size = gdt.function(lambda x: gdt.relu(x * 2 + 1), verify=0), 12_000
+    x = gdt.ones(size, "float32")
+    assert gdt.explain(step, x).loops == []
+    for _ in range(3):
+        step(x)
+    explanation = gdt.explain(step, x)
+    assert [row.op for row in explanation.rows] == ["multiply", "add", "relu"]
+    (loop,) = explanation.loops
+    assert loop.ops == ("multiply", "add", "relu") and loop.line.endswith("(<lambda>)")
+    assert (loop.before, loop.bytes) == (6 * 4 * size, 2 * 4 * size)
+    if llvm.problem():
+        assert loop.seconds == 0
+    else:
+        assert 0 < loop.seconds < 60 and "; compiled in " in str(loop)
+    text = "multiply, add, relu; 96,000 bytes read and written, not 288,000"
+    assert text in str(explanation).replace("\n", " ") and text in explanation._repr_html_()
 
 
 def test_ops_of_gradients_and_composites_are_listed_inside_them() -> None:

@@ -119,7 +119,7 @@ def random_chain(rng: np.random.Generator) -> tuple[Callable[..., Any], list[Any
         if kind < 0.4:
             steps.append((str(rng.choice(UNARY)), operands[:1]))
         elif kind < 0.5:
-            number = [0.5, -1.5, 2, 3, 0.0, 1e30][rng.integers(6)]
+            number = [0.5, -1.5, 2, 3, 0.0, 1e30, 0.3, -0.7, 7, 40][rng.integers(10)]
             pair: list[Any] = [operands[0], ("number", number)]
             steps.append((str(rng.choice(BINARY[:8])), pair[:: int(rng.choice([1, -1]))]))
         elif kind < 0.8:
