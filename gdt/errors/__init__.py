@@ -111,6 +111,10 @@ class FunctionError(GdtError, RuntimeError):
     """A step that `gdt.function` cannot record."""
 
 
+class ReplayError(FunctionError):
+    """A recorded step that does another thing than the step as it is written."""
+
+
 class MoveError(GdtError, RuntimeError):
     """An implicit move of data where `gdt.no_moves()` or `gdt.implicit_fetch("raise")` forbids
     it."""

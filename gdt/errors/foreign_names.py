@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
+
+from gdt.errors.keras_names import module_of_keras
 
 ARGUMENTS = {
     "units": ("output_size",), "input_dim": ("input_size", "count"), "output_dim": ("size",),
@@ -190,4 +193,15 @@ def no_attribute(
     text += f" has no attribute {name!r}"
     if name in words:
         text += f"; write {prefix}{words[name]}"
+    elif module := module_of_keras(owner.__name__, name) if isinstance(owner, ModuleType) else "":
+        text += f"; it is keras.{module}.{name}, after import gdt.interop.keras"
     return AttributeError(text, name=name, obj=owner)
+
+
+def missing_names(module: str) -> Callable[[str], object]:
+    """Return the `__getattr__` of a module of gdt that has no words of its own for Keras' names."""
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(module, name, {})
+
+    return __getattr__

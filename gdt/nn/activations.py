@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, error
+from gdt.errors.foreign_names import missing_names
 from gdt.nn.module import Module
 
 Function = Callable[[Any], Any]
@@ -76,3 +77,7 @@ class Activation(Module):
     def describe(self) -> str:
         """Return the activation's name."""
         return name_of(self.activation)
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+    __getattr__ = missing_names(__name__)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.unmade import made_when_read
 from gdt.errors import ArgumentError, error
+from gdt.errors.foreign_names import missing_names
 from gdt.ops import creation, generation
 from gdt.random.draws import counted_draw
 from gdt.sharding.dtypes import kind_of
@@ -229,3 +230,7 @@ def get(initializer: str | Initializer) -> Initializer:
             remedy=f"Pass a function, or one of {', '.join(INITIALIZERS)}.",
         )
     return INITIALIZERS[initializer]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+    __getattr__ = missing_names(__name__)

@@ -5,6 +5,9 @@ the layouts of the parameters, so an update moves nothing. All parameters are up
 in one kernel launch on a GPU, in loops on the host (`update_loops`).
 """
 
+from typing import TYPE_CHECKING
+
+from gdt.errors.foreign_names import missing_names
 from gdt.optim.adam import Adam, AdamW
 from gdt.optim.averaging import MovingAverage
 from gdt.optim.clipping import clip_by_global_norm, global_norm
@@ -40,3 +43,6 @@ __all__ = [
     "piecewise_constant",
     "with_warmup",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+    __getattr__ = missing_names(__name__)

@@ -6,8 +6,14 @@ calling anything: classes and functions are looked up among those of gdt and tho
 has registered, and nothing else in a file has an effect.
 """
 
+from typing import TYPE_CHECKING
+
+from gdt.errors.foreign_names import missing_names
 from gdt.saving.model import load_model, save_model
 from gdt.saving.registry import register
 from gdt.saving.weights import load_weights
 
 __all__ = ["load_model", "load_weights", "register", "save_model"]
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+    __getattr__ = missing_names(__name__)

@@ -5,6 +5,9 @@
 state is saved as one file, so that a training that ended goes on bitwise as if it had not.
 """
 
+from typing import TYPE_CHECKING
+
+from gdt.errors.foreign_names import missing_names
 from gdt.training import keras as keras
 from gdt.training.batches import evaluating
 from gdt.training.callback import Callback, LambdaCallback
@@ -38,3 +41,6 @@ __all__ = [
     "Trainer",
     "evaluating",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+    __getattr__ = missing_names(__name__)
