@@ -96,7 +96,17 @@ def test_no_two_classes_have_one_name() -> None:
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
-OPTIONAL = {"cupy", "mpi4py", "matplotlib", "numba", "llvmlite", "sklearn", "onnx", "cupyx"}
+OPTIONAL = {
+    "cupy",
+    "mpi4py",
+    "matplotlib",
+    "numba",
+    "llvmlite",
+    "sklearn",
+    "onnx",
+    "cupyx",
+    "keras",
+}
 OPTIONAL |= {"pyarrow", "IPython", "nvidia", "tensorboardX"}
 
 

@@ -16,7 +16,15 @@ from gdt.array.array import DistributedArray
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.notes import noted_dataflow, noted_step
-from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
+from gdt.errors import (
+    ArgumentError,
+    DtypeError,
+    FunctionError,
+    ReplayError,
+    error,
+    frame_of_user,
+    line_of_user,
+)
 from gdt.observe import HELD, OBSERVERS, observing, observing_only
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
@@ -201,7 +209,7 @@ class Function:
         call = f"a replay, in the call in {line_of_user()}, and the step as it is written"
         operands = {"replay": replayed, "as written": value}
         problem = f"{call} differ in {name}"
-        raise error(FunctionError, self._name, problem, operands=operands, remedy=UNSEEN)
+        raise error(ReplayError, self._name, problem, operands=operands, remedy=UNSEEN)
 
     def _first_call(self, arguments: Arguments) -> Any:
         state = self._state(arguments)

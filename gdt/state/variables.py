@@ -27,6 +27,9 @@ WRAPPERS = (
 WRAPPED = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset", "fdel")
 KNOWN_PACKAGES = {"gdt", "numpy", "builtins", *sys.stdlib_module_names}
 HOLDERS = {"types", "argparse"}  # modules of Python with a class of objects that hold anything
+# The method of an object of another library that tells the places of its arrays: of each a name, a
+# dict, and the key under which the dict holds the array.
+TELLS = "__gdt_places__"
 GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME")
 
 
@@ -121,9 +124,9 @@ def _package_of(function: Any) -> str:
 
 
 def tree_of(value: Any) -> Any:
-    """A container itself; the attributes of an object of a class that is neither gdt's nor
-    Python's; None for any other value."""
-    if owner_of(value) is not None:
+    """A container itself, and an object that tells the places of its arrays; the attributes of an
+    object of a class that is neither gdt's nor Python's; None for any other value."""
+    if owner_of(value) is not None or hasattr(type(value), TELLS):
         return value
     return None if _is_known(_module_of(type(value))) else getattr(value, "__dict__", None)
 
@@ -172,6 +175,8 @@ class Reach:
             yield from self._of_function(name, value)
         elif isinstance(value, type):
             yield from self._of_class(value) if self._is_own(value) else ()
+        elif hasattr(type(value), TELLS):
+            yield from [Place(*told) for told in getattr(value, TELLS)()]
         elif isinstance(value, types.ModuleType):
             variables = vars(value) if self._is_own(value) else {}
             places = [Place(f"{value.__name__}.{n}", variables, n) for n in variables]

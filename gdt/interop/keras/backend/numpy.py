@@ -256,7 +256,10 @@ def divide_no_nan(x1: Any, x2: Any) -> DistributedArray:
     x1, x2 = (convert_to_tensor(x) for x in (x1, x2))
     x1, x2 = promoted(x1, x2, floating=True)
     is_zero = x2 == 0
-    return gdt.where(is_zero, 0, x1 / gdt.where(is_zero, 1, x2))
+    divisor = gdt.where(is_zero, 1, x2)
+    if builtins.any(x1.layout.reductions):  # a product leaves it a sum over devices, as of losses
+        return gdt.multiply(x1, gdt.where(is_zero, 0, 1 / divisor))
+    return gdt.where(is_zero, 0, x1 / divisor)
 
 
 def ldexp(x1: Any, x2: Any) -> DistributedArray:

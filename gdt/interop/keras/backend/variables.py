@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 from keras.src import tree
-from keras.src.backend.common import KerasVariable, global_state, standardize_dtype
+from keras.src.backend.common import KerasVariable, standardize_dtype
 from keras.src.backend.common.dtypes import result_type
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 import gdt
 from gdt.array.array import DistributedArray
@@ -23,7 +24,7 @@ class Variable(KerasVariable):  # type: ignore[misc]
 
     def _initialize(self, value: DistributedArray) -> None:
         self._shape = self._validate_shape(value.shape)
-        distribution = global_state.get_global_attribute("distribution")
+        distribution = distribution_lib.current_distribution()
         if self._layout is None and distribution is not None:
             self._layout = distribution.get_variable_layout(self)
         self._direct_assign(value)
@@ -34,8 +35,25 @@ class Variable(KerasVariable):  # type: ignore[misc]
         # Another object: a user may write to the elements of the one that was assigned.
         self._value = gdt.stop_gradient(value)
 
+    def assign_add(self, value: Any) -> DistributedArray:
+        """Add to the value. Where what is added is still to be reduced over devices, the sum is
+        too: so what metrics add up in a step travels together."""
+        now = self.value
+        is_partial = type(value) is DistributedArray and any(value.layout.reductions)
+        if not (is_partial and value.type.with_layout(value.layout.resolved) is now.type):
+            return super().assign_add(value)  # type: ignore[no-any-return]
+        total: DistributedArray = gdt.relayout(now, value.layout) + value
+        if in_stateless_scope():
+            return self.assign(total)  # type: ignore[no-any-return]
+        self._value = total
+        return total
+
     def _convert_to_tensor(self, value: Any, dtype: Any = None) -> DistributedArray:
         return convert_to_tensor(value, dtype=dtype)
+
+    def __gdt_places__(self) -> list[distribution_lib.Told]:
+        """Tell `gdt.function(state=[variable])` the place of the array."""
+        return [(self.path, vars(self), "_value")]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The value on the host."""
@@ -64,24 +82,23 @@ def convert_to_tensor(
         dtype = dtype or result_type(*[getattr(item, "dtype", type(item)) for item in leaves])
         if any(isinstance(item, DistributedArray | KerasVariable) for item in leaves):
             return gdt.stack([convert_to_tensor(item, dtype) for item in x])
-        return _on_host(np.asarray(x, None if dtype == "bfloat16" else dtype), dtype, True)
+        return _on_host(np.asarray(x, None if dtype == "bfloat16" else dtype), dtype)
     if type(x) in SCALARS:
-        return _on_host(np.asarray(x), dtype or result_type(type(x)), True)
+        return _on_host(np.asarray(x), dtype or result_type(type(x)))
     whole = np.asarray(x)
     if whole.dtype.kind in "OSU":
         raise error(DtypeError, "convert_to_tensor", f"{x!r} is no array of numbers")
-    return _on_host(whole, dtype or result_type(whole.dtype), isinstance(x, np.generic))
+    return _on_host(whole, dtype or result_type(whole.dtype))
 
 
-def _on_host(x: np.ndarray, dtype: str, is_constant: bool) -> DistributedArray:
+def _on_host(x: np.ndarray, dtype: str) -> DistributedArray:
     """Return values of the host as an array that is replicated on the default mesh.
 
-    is_constant: whether the program has them in its text, so that recorded steps may keep them.
+    Recorded steps keep them: what a layer takes from NumPy is constant, as where Keras compiles.
     """
     values = x.astype(np.dtype(dtype), copy=False)
-    return as_operand(
-        values, gdt.get_default_mesh(), "convert_to_tensor", "x", is_constant=is_constant
-    )
+    mesh = gdt.get_default_mesh()
+    return as_operand(values, mesh, "convert_to_tensor", "x", is_constant=True)
 
 
 def convert_to_numpy(x: Any) -> np.ndarray:
