@@ -129,7 +129,10 @@ def _run_all(calls: Sequence[Callable[[], int]]) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is a C-ordered block, which compiled loops read as it is."""
-    return type(value) is np.ndarray and value.flags.carray
+    if type(value) is not np.ndarray:
+        return False
+    flags = value.flags
+    return flags.carray or (flags.c_contiguous and flags.aligned)  # the former asks for writable
 
 
 def _is_finite(block: Block) -> bool:
@@ -214,6 +217,7 @@ def arranged(shape: Shape, blocks: Sequence[Block]) -> tuple[Shape, list[Block],
     Return the shape with its axes in the order of memory, the blocks with theirs in that order, and
     the order; None if the blocks of the whole shape have different orders. Where no nest of loops
     fits, blocks are broadcast in memory."""
+    blocks = [b if b.flags.c_contiguous else narrowed(b) for b in blocks]
     in_order = tuple(range(len(shape)))
     orders = {order_in_memory(b) or in_order for b in blocks if b.shape == shape}
     if len(orders) > 1:
@@ -231,6 +235,15 @@ def arranged(shape: Shape, blocks: Sequence[Block]) -> tuple[Shape, list[Block],
         b if b.flags.c_contiguous and b.flags.aligned else np.array(b, order="C") for b in blocks
     ]
     return shape, arrays, order
+
+
+def narrowed(block: Block) -> Block:
+    """A view of a block with one element along each axis along which it repeats one, as the
+    gradient of a sum does."""
+    if 0 not in block.strides:
+        return block
+    parts = [slice(None) if step else slice(1) for step in block.strides]
+    return block if block.size == 0 else block[tuple(parts)]
 
 
 def _whole(block: Block, shape: Shape) -> Block:
@@ -292,7 +305,7 @@ class CompiledOp:
         if len(operands) == 1 and (x := operands[0]).shape == self._shape and is_plain(x):
             result = NUMPY.empty(x.shape, self._dtype) if out is None else out
             function, numbers = self._prepared
-            if is_plain(result) and not function(x, result, numbers):
+            if result.flags.carray and not function(x, result, numbers):
                 return result
         loop, blocks = self._loop_for(operands)
         shape = blocks[0].shape

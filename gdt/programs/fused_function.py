@@ -3,6 +3,7 @@ on a GPU a launch of one kernel."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -13,7 +14,7 @@ import numpy as np
 from gdt.backend import NUMPY, threads
 from gdt.backend.cupy import BlockDevice
 from gdt.fusion.cuda import FusedKernel
-from gdt.fusion.loop import FusedLoop, arranged, empty, is_plain, run_together
+from gdt.fusion.loop import FusedLoop, arranged, empty, is_plain, narrowed, run_together
 from gdt.programs.element_calls import LoopInput
 
 Block = Any
@@ -45,6 +46,7 @@ class FusedFunction:
         # The shapes in which a compiled loop reads the values as they are, from the first run on;
         # for small blocks also the loop with its last argument, which takes longer to find.
         self.shapes: Sequence[Shape] | None = None
+        self.sizes: list[int] = []
         self.prepared: tuple[Callable[..., int], Any] | None = None
         self.is_first = True
 
@@ -74,6 +76,10 @@ class FusedFunction:
         if not self.takes_all:
             rows = [[row[place] for place, _, _ in self.inputs] for row in rows]
         if not all(map(is_plain, chain.from_iterable(rows))):
+            rows = [[narrowed(x) if type(x) is np.ndarray else x for x in row] for row in rows]
+            if not all(map(is_plain, chain.from_iterable(rows))):
+                return None
+        if any([x.size for x in row] != self.sizes for row in rows):
             return None
         outs = [[NUMPY.empty(self.shape, dtype) for dtype in self.dtypes] for _ in rows]
         if self.prepared is not None and len(rows) == 1:
@@ -96,7 +102,7 @@ class FusedFunction:
             x = blocks[place]
             if not isinstance(x, np.ndarray):
                 x = np.full((), x, dtype)
-            arrays.append(x if shape is None else x.reshape(shape))
+            arrays.append(narrowed(x) if shape is None else x.reshape(shape))
         found = arranged(self.shape, arrays)
         if found is None:
             return None
@@ -116,7 +122,7 @@ class FusedFunction:
     def _prepare(self, shapes: Sequence[Shape]) -> None:
         """Keep the compiled loop for later calls, in which it reads blocks of these shapes."""
         assert isinstance(self.run, FusedLoop)
-        self.shapes = shapes
+        self.shapes, self.sizes = shapes, [*map(math.prod, shapes)]
         if self.run.work(self.shape) < 2 * threads.SMALLEST:  # for one thread
             function, (numbers,) = self.run.prepared(self.shape, *shapes)
             self.prepared = function, numbers

@@ -16,7 +16,7 @@ from gdt.engine import blocks as blocks_of_plans
 from gdt.engine.op import OPS
 from gdt.fusion import llvm
 from gdt.fusion.op_formula import UFUNCS
-from gdt.programs import fusing, slices
+from gdt.programs import fused_function, fusing, slices
 from tests.programs.fused_chains import bits, differences
 from tests.replays import any_values
 from tests.samples import SAMPLES
@@ -297,6 +297,24 @@ def test_blocks_of_several_devices_are_computed_in_one_go(
     written = gdt.exp(placed[0] * placed[1]) + row, placed[0] / row
     for a, b in zip(results, written, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_a_block_that_repeats_one_element_is_read_as_that(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of a sum is such a view; another call of the step may have a whole block."""
+    step = recorded(lambda x, y: x * y + 1)
+    x = np.random.default_rng(5).normal(size=(90, 120)).astype("f4")
+    column, number = np.broadcast_to(x[:, :1], x.shape), np.broadcast_to(x[0, 0], x.shape)
+    orders = [number, x, number, column, x, column, number]
+    for other in [number] * 3 + orders:
+        y = gdt.broadcast_to(gdt.asarray(other[:1, :1]), x.shape) if other is number else None
+        y = gdt.asarray(other) if y is None else y
+        np.testing.assert_array_equal(step(gdt.asarray(x), y).numpy(), x * other + 1)
+    assert fused_ops(step)
+    if mode == "compiled":
+        monkeypatch.setattr(fused_function, "arranged", None)
+        step(gdt.asarray(x), gdt.broadcast_to(gdt.asarray(x[:1, :1]), x.shape))
 
 
 def test_small_work_is_not_handed_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
