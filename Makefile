@@ -11,7 +11,7 @@ unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 unexport PYTHONDONTWRITEBYTECODE
 
 # The figure in parentheses is the time that a target takes on 2 cores, after its packages are there.
-.PHONY: demo smoke test bench bench-report peers test-gpu bench-gpu peers-gpu gpu gpu-bundle clean
+.PHONY: demo smoke test docs docs-serve bench bench-report peers test-gpu bench-gpu peers-gpu gpu gpu-bundle clean
 
 # Trains two published models on real data and draws their curves (10 s).
 demo: $(VENV)/examples.stamp
@@ -21,9 +21,18 @@ demo: $(VENV)/examples.stamp
 smoke: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/smoke.py
 
+# The site of docs/, in build/docs: a folder that any server of files can show (2 minutes). Warnings are
+# errors, every link inside and every anchor is checked, and pages load nothing from other hosts.
+docs: $(VENV)/docs.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	$(BIN)/python -m docs.extensions.check_site build/docs
+
+docs-serve: docs
+	$(BIN)/python -m http.server --directory build/docs --bind 127.0.0.1 8000
+
 # Formatting, types, tests and the built wheel (10 minutes). FULL=layouts and so on, below, tests
 # exhaustively what `make test` holds a covering part of.
-FULLS := layouts kernels cupy networks memory processes torch conformance fuzz soak
+FULLS := layouts kernels cupy networks memory processes docs torch conformance fuzz soak
 ifdef FULL
 test: $(if $(filter $(FULL),$(FULLS)),full-$(FULL),$(error FULL is $(FULL), and none of $(FULLS)))
 else
@@ -66,6 +75,10 @@ full-memory:
 # Every op and every relayout in two and four processes.
 full-processes:
 	$(call EXHAUSTIVE,$(VENV)) -m "processes_full or not gpu" tests/processes
+
+# The site, and the code of pages that takes long.
+full-docs: docs
+	$(call EXHAUSTIVE,$(VENV)) -m "docs_full or not gpu" tests/test_docs.py tests/test_pages.py
 
 # Layers on 2,000 random sizes, in random layouts, against PyTorch's: results and gradients.
 CASES ?= 2000

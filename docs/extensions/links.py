@@ -1,0 +1,80 @@
+"""Links that the pages need not write: names of gdt in code lead to the reference, and pages of
+the gallery, which on a code host are scripts, lead to what the scripts show."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+import gdt
+from docs.extensions.public_names import public_names
+
+NAME = re.compile(r"((?:gdt|nn|optim)(?:\.\w+)+)(?:\(.*\))?")
+GALLERY = re.compile(r"\]\(((?:\.\./)*)gallery/(\w+)\.py\)")
+
+
+@cache
+def main_names() -> dict[int, str]:
+    """The names under which the reference shows objects, by the identity of those."""
+    names = [n for group in public_names().values() for n in group if n.owner is None]
+    return {id(n.value): n.text for n in reversed(names) if n.kind != "data"}
+
+
+def main_name(text: str) -> str:
+    """The name under which the reference shows what `text` names, or an empty text."""
+    value: Any = gdt
+    try:
+        for part in text.split(".")[1:]:
+            value = getattr(value, part)
+    except AttributeError:
+        return ""
+    return main_names().get(id(value), "")
+
+
+class NamesInCode(SphinxPostTransform):
+    """Makes a link of every piece of code that is a name of gdt, or a call of it."""
+
+    default_priority = 5
+
+    def run(self, **options: Any) -> None:
+        """Replace the nodes."""
+        objects = self.env.domains.python_domain.objects
+        for node in [*self.document.findall(nodes.literal)]:
+            found = NAME.fullmatch(node.astext())
+            if found is None or isinstance(node.parent, nodes.reference):
+                continue
+            if any(isinstance(parent, nodes.title) for parent in _parents(node)):
+                continue
+            name = found[1] if found[1].startswith("gdt.") else f"gdt.{found[1]}"
+            entry = objects.get(name) or objects.get(main_name(name))
+            if entry is None:
+                continue
+            uri = self.app.builder.get_relative_uri(self.env.docname, entry.docname)
+            link = nodes.reference(refuri=f"{uri}#{entry.node_id}", internal=True, reftitle=name)
+            node.replace_self(link)
+            link += node
+
+
+def _parents(node: nodes.Node) -> list[nodes.Node]:
+    found = []
+    while node.parent is not None:
+        node = node.parent
+        found.append(node)
+    return found
+
+
+def lead_to_gallery(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Turn links to the gallery's scripts into links to the pages that are made of them."""
+    content[0] = GALLERY.sub(r"](\1generated/gallery/\2.rst)", content[0])
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.add_post_transform(NamesInCode)
+    app.connect("source-read", lead_to_gallery)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
