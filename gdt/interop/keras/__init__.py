@@ -18,6 +18,8 @@ from gdt.interop.keras import finder
 
 finder.install()
 
-import keras  # noqa: E402  (it must find the finder)
+import keras as keras  # noqa: E402  (it must find the finder)
 
-__all__: list[str] = []
+from gdt.interop.keras.backend.distribution_lib import device_mesh  # noqa: E402
+
+__all__ = ["device_mesh"]

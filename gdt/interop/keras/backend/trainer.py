@@ -34,7 +34,8 @@ from keras.src.utils.python_utils import pythonify_logs
 
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts
-from gdt.autodiff.functional import value_and_grad
+from gdt.autodiff.functional import renamed
+from gdt.autodiff.tape import GradientTape
 from gdt.interop.keras.backend import distribution_lib
 from gdt.interop.keras.backend.recorded_step import RecordedStep
 from gdt.ops.joining import concat
@@ -87,26 +88,23 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         variables = self.trainable_variables
         has_own_metrics = type(self).compute_metrics is not DEFAULT_METRICS
-        pending: list[Any] = []
-
-        def scaled_loss(values: Sequence[DistributedArray]) -> tuple[Any, Any]:
-            with holding(variables, values):
-                y_pred = self._predictions(x, training=True)
-                loss = self._loss(x, y, y_pred, sample_weight, training=True)
-                if self._compile_metrics is not None and not has_own_metrics:
-                    self._compile_metrics.update_state(y, y_pred, sample_weight)
-                scaled = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
-            pending.extend(partial_variables(self))
-            return scaled, (loss, [v._value for v in pending], y_pred if has_own_metrics else None)
-
+        values = renamed([variable.value for variable in variables])
+        with GradientTape() as tape, holding(variables, values):
+            y_pred = self._predictions(x, training=True)
+            loss = self._loss(x, y, y_pred, sample_weight, training=True)
+            if self._compile_metrics is not None and not has_own_metrics:
+                self._compile_metrics.update_state(y, y_pred, sample_weight)
+            scaled = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
+        pending = partial_variables(self)
+        together = [loss, *[variable._value for variable in pending]]
+        # A variable on which the loss does not depend has a gradient of zeros, as on JAX.
+        gradients = tape._gradient(scaled, values, None, "zero", together)
+        loss, *sums = [array.resolve() for array in together]
+        put(pending, sums)
         if variables:
-            step = value_and_grad(scaled_loss, has_aux=True)
-            (_, (loss, values, y_pred)), gradients = step([v.value for v in variables])
-            put(pending, values)
             self.optimizer.apply(gradients, variables)
         else:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
-            _, (loss, _, y_pred) = scaled_loss([])
         self._loss_tracker.update_state(loss, sample_weight=_rows(x))
         if has_own_metrics:
             return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
@@ -136,7 +134,9 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
         return self._predictions(unpack_x_y_sample_weight(data)[0], training=False)
 
     def _predictions(self, x: Any, *, training: bool) -> Any:
-        return self(x, training=training) if self._call_has_training_arg else self(x)
+        """The outputs for a batch, reduced over devices once for the loss and all metrics."""
+        y_pred = self(x, training=training) if self._call_has_training_arg else self(x)
+        return tree.map_structure(_resolved, y_pred)
 
     def _loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
         return self._compute_loss(
@@ -500,6 +500,10 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
 def _is_required(parameter: inspect.Parameter) -> bool:
     kinds = (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     return parameter.kind in kinds and parameter.default is parameter.empty
+
+
+def _resolved(leaf: Any) -> Any:
+    return leaf.resolve() if type(leaf) is DistributedArray else leaf
 
 
 def _rows(x: Any) -> int:
