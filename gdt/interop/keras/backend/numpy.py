@@ -37,8 +37,8 @@ def _promotion(floatx: str, *dtypes: Any) -> str:
 
 
 def promotion(*xs: Any) -> str:
-    """Return the dtype to which arrays, numbers and dtypes promote by Keras' rules."""
-    dtypes: list[Any] = [getattr(x, "dtype", type(x)) for x in xs]
+    """Return the dtype to which arrays, numbers and names of dtypes promote by Keras' rules."""
+    dtypes: list[Any] = [x if type(x) is str else getattr(x, "dtype", type(x)) for x in xs]
     return _promotion(config.floatx(), *dtypes)
 
 
@@ -136,7 +136,7 @@ def with_real(function: Function) -> Function:
         x = convert_to_tensor(x)
         dtype = standardize_dtype(x.dtype) if x.dtype.kind == "c" else promotion(x, 0.0)
         if x.dtype.kind in "biu":
-            x = convert_to_tensor(x, promotion(x, np.dtype("float32")))
+            x = convert_to_tensor(x, promotion(x, "float32"))
         return gdt.astype(function(x, *args, **static), dtype)
 
     return call
@@ -429,7 +429,7 @@ def _ranked(x: Any) -> DistributedArray:
     x = convert_to_tensor(x)
     if x.dtype.kind not in "fV" or x.ndim == 0:
         return x
-    x = gdt.astype(x, promotion(x, np.dtype("float32")))
+    x = gdt.astype(x, promotion(x, "float32"))
     return gdt.where((x == 0.0) & gdt.signbit(x), -float(np.finfo(x.dtype).tiny), x)
 
 
