@@ -1,11 +1,12 @@
 """Graphs as compiled loops of the host: LLVM writes their machine code, by way of llvmlite.
 
-A loop is one function of C, `int loop(PyArrayObject *block, ..., const int64_t *numbers)`, over
-three nested axes, of which the last lies in memory without gaps: `numbers` are the three lengths,
-for each block, in bytes, the place of its first element and its steps along the first two, and the
-parameters, 8 bytes each. A block of one element along the last axis is read once for each row. The
-text says what is computed for one element; LLVM makes vectors of it. Machine code is kept on disk,
-in a file whose name is a hash of the text, the version of LLVM and the processor with its features.
+A loop is one function of C, `int loop(PyArrayObject *block, ..., const int64_t *numbers, const
+int64_t *parameters)`, over three nested axes, of which the last lies in memory without gaps:
+`numbers` are the three lengths, and for each block, in bytes, the place of its first element and
+its steps along the first two; `parameters` have 8 bytes each. A block of one element along the last
+axis is read once for each row. The text says what is computed for one element; LLVM makes vectors
+of it. Machine code is kept on disk, in a file whose name is a hash of the text, the version of LLVM
+and the processor with its features.
 
 Arrays are passed as objects, since asking an array for its address takes as long as computing a
 thousand elements: the address is the first field after the header of the object (`PyArrayObject` of
@@ -93,15 +94,20 @@ class GraphCall(NamedTuple):
 
 
 def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Sequence[Node],
-            checked: Sequence[Node], calls: Sequence[GraphCall] = ()) -> str:  # fmt: skip
+            checked: Sequence[Node] = (), calls: Sequence[GraphCall] = (),
+            places: Sequence[int] = ()) -> str:  # fmt: skip
     """The text of the function `loop` that computes the values `outputs` of a graph. It returns 1
     if an element of a value in `checked` is infinite or NaN, or if one of `calls` makes infinities
     of finite operands or NaN of numbers, as inf - inf does; else 0.
 
     inputs: for each block that is read its dtype, and whether it has one element along the last
-        axis.
+        axis. places: the blocks into which the outputs go; by default new ones, after the inputs.
     """
-    rows, count = _Rows(graph, inputs, outputs, checked, calls), len(inputs) + len(outputs)
+    places = places or range(len(inputs), len(inputs) + len(outputs))
+    rows, count = (
+        _Rows(graph, inputs, outputs, places, checked, calls),
+        max(len(inputs), *[n + 1 for n in places]),
+    )
     objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in ("object", "row"))
     # Of each block, the address of its first element and its steps along the outer axes.
     loads = [
@@ -130,7 +136,7 @@ def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Se
     ]  # fmt: skip
     body = "\n  ".join
     return f"""{rows.text()}
-define i32 @loop({objects}, ptr %numbers) {{
+define i32 @loop({objects}, ptr %numbers, ptr %parameters) {{
 entry:
   %length.i = load i64, ptr %numbers
   %number.j = getelementptr i64, ptr %numbers, i64 1
@@ -138,7 +144,6 @@ entry:
   %number.n = getelementptr i64, ptr %numbers, i64 2
   %length.n = load i64, ptr %number.n
   {body(loads)}
-  %parameters = getelementptr i64, ptr %numbers, i64 {3 + 3 * count}
   br label %outer
 outer:
   %i = phi i64 [0, %entry], [%i.next, %outer.next]
@@ -171,11 +176,12 @@ class _Rows:
         graph: ElementGraph,
         inputs: Sequence[tuple[str, bool]],
         outputs: Sequence[Node],
+        places: Sequence[int],
         checked: Sequence[Node],
         calls: Sequence[GraphCall],
     ) -> None:
         self.graph, self.inputs, self.outputs, self.checked = graph, inputs, outputs, checked
-        self.calls = calls
+        self.places, self.calls = places, calls
         self.before: list[str] = []  # what is computed once for each row
         self.lines: list[str] = []
         self.declared: set[str] = set()
@@ -193,12 +199,11 @@ class _Rows:
         names: dict[Node, str] = {}
         for node in used:
             names[node] = self._write(node, names)
-        for n, node in enumerate(self.outputs, len(self.inputs)):
+        for n, node in zip(self.places, self.outputs, strict=True):
             self._store(n, names[node], graph.dtypes[node])
         sums = self._sums(names) | self._told_of_calls(names)
-        parameters = [
-            f"ptr noalias nocapture %row{n}" for n in range(len(self.inputs) + len(self.outputs))
-        ]
+        count = max(len(self.inputs), *[n + 1 for n in self.places])
+        parameters = [f"ptr noalias nocapture %row{n}" for n in range(count)]
         newline = "\n  "
         begin = [f"%sum.{d} = phi {NAMES[d]} [0.0, %entry], [%next.{d}, %element]" for d in sums]
         # The order of a sum does not change whether it is 0, and vectors need one of their own.
@@ -427,5 +432,5 @@ def _compile(text: str, count: int) -> Function:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     blocks = (ctypes.py_object,) * count
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, *blocks, ctypes.c_void_p)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *blocks, ctypes.c_void_p, ctypes.c_void_p)
     return kind(engine.get_function_address(name))

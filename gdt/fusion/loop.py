@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -49,7 +48,7 @@ class FusedLoop:
     dtypes: of the inputs of the graph. outputs: the values that it computes. checked: the values of
     which it tells whether an element is infinite or NaN; calls: once an input was so itself, the
     ops of which it tells instead whether one has made such an element, see `llvm.text_of`.
-    parameters: of the graph, each with its dtype.
+    parameters: of the graph, see `packed`. places: see `llvm.text_of`.
     """
 
     def __init__(
@@ -57,20 +56,20 @@ class FusedLoop:
         graph: ElementGraph,
         dtypes: Sequence[str],
         outputs: Sequence[Node],
-        checked: Sequence[Node],
-        calls: Sequence[llvm.GraphCall],
-        parameters: Sequence[tuple[Any, str]] = (),
+        checked: Sequence[Node] = (),
+        calls: Sequence[llvm.GraphCall] = (),
+        parameters: Any = None,
+        places: Sequence[int] = (),
     ) -> None:
         self.graph, self.dtypes, self.outputs = graph, dtypes, outputs
         self.checked, self.calls = checked, calls
-        dtypes = [*dtypes, *[graph.dtypes[node] for node in outputs]]
+        self.parameters, self.places = parameters, places
+        dtypes = [*dtypes, *[graph.dtypes[node] for node in outputs if not places]]
         self.itemsizes = tuple([int(dtype[1]) for dtype in dtypes])
-        self.result = np.dtype(dtypes[len(self.dtypes)])  # of the first output
+        self.result = np.dtype(graph.dtypes[outputs[0]])
         # Of all values of an element: what a loop takes is about proportional to it.
         used = graph.used([*outputs, *checked])
         self.nbytes = sum(int(graph.dtypes[n][1]) for n in used) + sum(self.itemsizes)
-        slots = [np.array(x, dtype).tobytes().ljust(8, b"\0") for x, dtype in parameters]
-        self.parameters = tuple([int.from_bytes(s, sys.byteorder, signed=True) for s in slots])
         # Whether the compiled loop looks at the calls, which takes time: it does from the first run
         # on in which an input is not finite.
         self.is_tolerant = False
@@ -81,8 +80,7 @@ class FusedLoop:
         """Compute `outs`, C-ordered blocks of this shape, from C-ordered blocks that broadcast to
         it, large ones in several threads; return whether an op may have made infinities or NaN."""
         function, parts = self.prepared(shape, *[b.shape for b in blocks])
-        calls = [partial(function, *blocks, *outs, part) for part in parts]
-        is_odd = run_together(calls, self.work(shape))
+        is_odd = run_together(function, [(*blocks, *outs)], parts, self.work(shape))
         if is_odd and not self.is_tolerant and not all(map(_is_finite, blocks)):
             self.is_tolerant = True
             return self(shape, blocks, outs)
@@ -90,16 +88,17 @@ class FusedLoop:
 
     def prepared(
         self, shape: Shape, *shapes: Shape, calls: int = 1
-    ) -> tuple[llvm.Function, Sequence[Any]]:
-        """The compiled loop for blocks of these shapes, and its last argument for each part of the
-        blocks that a thread computes.
+    ) -> tuple[llvm.Function, Sequence[tuple[Any, Any]]]:
+        """The compiled loop for blocks of these shapes, and its last two arguments for each part of
+        the blocks that a thread computes.
 
         calls: how many such loops run at the same time."""
         nest = nest_of(shape, *shapes)
         assert nest is not None
         function = self._functions.get((self.is_tolerant, *nest.ones)) or self._compiled(nest)
         count = threads.count_for(calls * self.work(shape))
-        return function, _numbers(nest, self.itemsizes, self.parameters, -(-count // calls))
+        parts = _numbers(nest, self.itemsizes, -(-count // calls))
+        return function, [(part, self.parameters) for part in parts]
 
     def work(self, shape: Shape) -> float:
         """What the loop takes for blocks of this shape, in elements of a sum of float32."""
@@ -107,20 +106,34 @@ class FusedLoop:
 
     def _compiled(self, nest: Nest) -> llvm.Function:
         begin, pairs = time.perf_counter(), list(zip(self.dtypes, nest.ones, strict=True))
-        told = ((), self.calls) if self.is_tolerant else (self.checked, ())
-        text = llvm.text_of(self.graph, pairs, self.outputs, *told)
+        checked, calls = ((), self.calls) if self.is_tolerant else (self.checked, ())
+        text = llvm.text_of(self.graph, pairs, self.outputs, checked, calls, self.places)
         function = llvm.compiled(text, len(self.itemsizes))
         self._functions[self.is_tolerant, *nest.ones] = function
         self.seconds += time.perf_counter() - begin
         return function
 
 
-def run_together(calls: Sequence[Callable[[], int]], work: float) -> bool:
-    """Run calls of loops, in threads if their work is worth it; return whether one gives 1."""
+def packed(parameters: Sequence[tuple[Any, str]]) -> Any:
+    """Numbers with their dtypes as compiled loops take them."""
+    slots = [np.array(x, dtype).tobytes().ljust(8, b"\0") for x, dtype in parameters]
+    return ctypes.create_string_buffer(b"".join(slots))
+
+
+def run_together(
+    function: llvm.Function,
+    rows: Sequence[Sequence[Block]],
+    parts: Sequence[tuple[Any, Any]],
+    work: float,
+) -> bool:
+    """Run a loop on all parts of some rows of blocks, in threads if its work is worth it; return
+    whether a call gives 1."""
+    if len(rows) == len(parts) == 1:
+        return function(*rows[0], *parts[0]) > 0
+    calls = [partial(function, *row, *part) for row in rows for part in parts]
     count = min(len(calls), threads.count_for(work))
-    if count < 2:
-        return _run_all(calls)
-    return any(threads.together([partial(_run_all, calls[i::count]) for i in range(count)]))
+    shares = [partial(_run_all, calls[i::count]) for i in range(count)]
+    return any(threads.together(shares)) if count > 1 else shares[0]()
 
 
 def _run_all(calls: Sequence[Callable[[], int]]) -> bool:
@@ -156,11 +169,9 @@ class Nest(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _numbers(
-    nest: Nest, itemsizes: tuple[int, ...], parameters: tuple[int, ...], count: int
-) -> Sequence[Any]:
-    """The lengths, places and steps in bytes and the parameters that a compiled loop takes for each
-    of `count` parts of its blocks, see `gdt.fusion.llvm`."""
+def _numbers(nest: Nest, itemsizes: tuple[int, ...], count: int) -> Sequence[Any]:
+    """The lengths, places and steps in bytes that a compiled loop takes for each of `count` parts
+    of its blocks, see `gdt.fusion.llvm`."""
     _, middle, inner = nest.lengths
     own = (middle * inner, inner, 1)  # of a block of the whole shape
     steps = [(*pair, 0 if one else 1) for pair, one in zip(nest.steps, nest.ones, strict=True)]
@@ -173,7 +184,7 @@ def _numbers(
         lengths = [*nest.lengths]
         lengths[axis] = part.stop - part.start
         blocks = [n for along in sizes for n in (part.start * along[axis], *along[:2])]
-        numbers = (*lengths, *blocks, *parameters)
+        numbers = (*lengths, *blocks)
         made.append((ctypes.c_int64 * len(numbers))(*numbers))
     return made
 
@@ -305,7 +316,7 @@ class CompiledOp:
         if len(operands) == 1 and (x := operands[0]).shape == self._shape and is_plain(x):
             result = NUMPY.empty(x.shape, self._dtype) if out is None else out
             function, numbers = self._prepared
-            if result.flags.carray and not function(x, result, numbers):
+            if result.flags.carray and not function(x, result, *numbers):
                 return result
         loop, blocks = self._loop_for(operands)
         shape = blocks[0].shape

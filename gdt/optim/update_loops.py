@@ -2,59 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from gdt.engine.loops import Loop, are_arrays, are_floats, loop, vectors
+from gdt.engine.loops import are_arrays, are_floats, vectors
+from gdt.fusion.formula import ElementGraph
+from gdt.fusion.loop import FusedLoop, are_compiled, packed, run_together
+from gdt.fusion.op_formula import code_of
 
 Block = Any
 Body = Callable[..., Any]
 
-# A loop updates its operands in place; an operand that may not be overwritten is copied first. With
-# separate outputs, which may share the operands' memory, a compiler could not use vectors.
+
+class UpdateLoop:
+    """A loop that updates arrays in place, for each dtype: `loop[dtype]`.
+
+    names: of the donated operands and of the gradient. scalars: the names of the numbers. formulas:
+    the new values of donated operands in the order in which they are computed (`fusion.formula`);
+    each may use the new values of those before.
+    """
+
+    def __init__(self, names: str, scalars: str, formulas: Mapping[str, str]) -> None:
+        self.names, self.scalars, self.formulas = names.split(), scalars.split(), formulas
+        self._loops: dict[str, FusedLoop] = {}
+
+    def __getitem__(self, code: str) -> FusedLoop:
+        if code not in self._loops:
+            graph = ElementGraph()
+            values = {name: graph.add("input", code, n) for n, name in enumerate(self.names)}
+            values |= {name: graph.add("parameter", code, n) for n, name in enumerate(self.scalars)}
+            for name, formula in self.formulas.items():
+                values[name] = graph.write(formula, **values)
+            results = [values[name] for name in self.formulas]
+            places = [self.names.index(name) for name in self.formulas]
+            self._loops[code] = FusedLoop(graph, [code] * len(self.names), results, places=places)
+        return self._loops[code]
 
 
-@loop("output, output, input, float, float")
-def momentum_loop(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
-    step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
-    for i in range(p.size):
-        v[i] = v[i] * factor + g[i] * step
-        p[i] += v[i]
+@lru_cache(maxsize=256)
+def _parameters(code: str, *scalars: float) -> Any:
+    """The numbers of a step, which all parameters of a dtype share."""
+    return packed([(scalar, code) for scalar in scalars])
 
 
-@loop("output, output, input, float, float")
-def nesterov_loop(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
-    step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
-    for i in range(p.size):
-        change = g[i] * step
-        v[i] = v[i] * factor + change
-        p[i] = (p[i] + change) + v[i] * factor
+momentum_loop = UpdateLoop(
+    "p v g", "rate momentum", {"v": "v * momentum + g * -rate", "p": "p + v"}
+)
+nesterov_loop = UpdateLoop(
+    "p v g",
+    "rate momentum",
+    {"p": "(p + g * -rate) + (v * momentum + g * -rate) * momentum",
+     "v": "v * momentum + g * -rate"},
+)  # fmt: skip
+adam_loop = UpdateLoop(
+    "p m v g",
+    "beta1 beta2 keep rate epsilon",
+    {"m": "m * beta1 + g", "v": "v * beta2 + g * g",
+     "p": "p * keep - m / (sqrt(v) + epsilon) * rate"},
+)  # fmt: skip
 
 
-@loop("output, output, output, input, float, float, float, float, float")
-def adam_loop(
-    p: Block,
-    m: Block,
-    v: Block,
-    g: Block,
-    beta1: float,
-    beta2: float,
-    keep: float,
-    rate: float,
-    epsilon: float,
-) -> None:
-    element = p.dtype.type
-    b1, b2, factor = element(beta1), element(beta2), element(keep)
-    step, small = element(rate), element(epsilon)
-    for i in range(p.size):
-        m[i] = m[i] * b1 + g[i]
-        v[i] = v[i] * b2 + g[i] * g[i]
-        p[i] = p[i] * factor - m[i] / (np.sqrt(v[i]) + small) * step
-
-
-def in_place(update: Loop, flagged: Loop | None = None) -> Callable[..., Any]:
+def in_place(update: UpdateLoop, flagged: UpdateLoop | None = None) -> Callable[..., Any]:
     """Return the function that chooses what runs in the place of an update op's body (see
     `gdt.engine.loops`): a loop; None where operands differ in shape or dtype, and
     where no loop has their dtype.
@@ -68,18 +79,26 @@ def in_place(update: Loop, flagged: Loop | None = None) -> Callable[..., Any]:
             return None
         if any(x.shape != g.shape or x.dtype != g.dtype for x in donated):
             return None
-        run = (flagged if flagged and any(flags.values()) else update)[g.dtype.char]
-        if run is None:
+        if g.dtype.char not in "fd" or not g.size or not are_compiled():
             return None
+        code, shape = code_of(g.dtype), (g.size,)
+        loop = (flagged if flagged and any(flags.values()) else update)[code]
+        work = loop.work(shape)
+        function, parts = loop.prepared(shape, *[shape] * (count + 1))
 
         def updated(*operands: Any, out: Any) -> Any:
-            elements = vectors(*out, operands[count])
+            blocks = (*out, operands[count])
+            elements = blocks if all([b.flags.carray for b in blocks]) else vectors(*blocks)  # noqa: C419
             if elements is None:
                 return body(*operands, out=out)
             for x, new in zip(operands, out, strict=False):
-                if new is not x:
+                if new is not x:  # the loop updates its operands
                     np.copyto(new, x)
-            run(*elements, *operands[count + 1 :])
+            numbers = _parameters(code, *operands[count + 1 :])
+            if len(parts) == 1:
+                function(*elements, parts[0][0], numbers)
+            else:
+                run_together(function, [elements], [(part, numbers) for part, _ in parts], work)
             return out
 
         return updated

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -81,16 +81,20 @@ class FusedFunction:
                 return None
         if any([x.size for x in row] != self.sizes for row in rows):
             return None
-        outs = [[NUMPY.empty(self.shape, dtype) for dtype in self.dtypes] for _ in rows]
+        if len(rows) == 1:
+            outs = [[NUMPY.empty(self.shape, dtype) for dtype in self.dtypes]]
+        else:  # blocks side by side: to get memory for each takes as long as a loop
+            together = [NUMPY.empty((len(rows), *self.shape), dtype) for dtype in self.dtypes]
+            outs = [[blocks[n] for blocks in together] for n in range(len(rows))]
         if self.prepared is not None and len(rows) == 1:
             function, numbers = self.prepared
-            is_odd = function(*rows[0], *outs[0], numbers) != 0
+            is_odd = function(*rows[0], *outs[0], *numbers) != 0
         else:
             assert isinstance(self.run, FusedLoop) and self.shapes is not None
             function, parts = self.run.prepared(self.shape, *self.shapes, calls=len(rows))
-            pairs = zip(rows, outs, strict=True)
-            calls = [partial(function, *row, *out, part) for row, out in pairs for part in parts]
-            is_odd = run_together(calls, len(rows) * self.run.work(self.shape))
+            pairs = [(*row, *out) for row, out in zip(rows, outs, strict=True)]
+            work = len(rows) * self.run.work(self.shape)
+            is_odd = run_together(function, pairs, parts, work)
         if is_odd:
             self.shapes = self.prepared = None  # from now on it looks for what is odd
         return None if is_odd else outs

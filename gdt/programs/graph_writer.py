@@ -10,7 +10,7 @@ import numpy as np
 
 from gdt.fusion.formula import GIVEN, ElementGraph, Node
 from gdt.fusion.llvm import GraphCall
-from gdt.fusion.loop import FusedLoop, is_known
+from gdt.fusion.loop import FusedLoop, is_known, packed
 from gdt.fusion.op_formula import code_of
 from gdt.programs.aliases import blocks_of
 from gdt.programs.element_calls import Argument, ElementCall, LoopInput, kind_of
@@ -71,7 +71,8 @@ class GraphWriter:
         results = [self.nodes[r] for r in returned]
         checked = sorted({n for n in (*results, *self.absorbed) if self.can_be_odd(n)})
         dtypes = [i.dtype for i in self.inputs]
-        return FusedLoop(self.graph, dtypes, results, checked, self.calls, self.parameters)
+        parameters = packed(self.parameters)
+        return FusedLoop(self.graph, dtypes, results, checked, self.calls, parameters)
 
     @property
     def operation_count(self) -> int:
