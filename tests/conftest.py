@@ -11,10 +11,15 @@ import contextlib
 import gc
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from gdt.array.registry import FUNCTIONS
+from gdt.engine.op import OPS
 
 # What tests compile and note is no part of the user's own caches.
 CACHE = Path(__file__).parent.parent / "build" / "cache"
@@ -47,6 +52,17 @@ def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def registries_are_restored() -> Iterator[None]:
+    """Forget the ops that an example declares."""
+    registries: list[dict[str, Any]] = [OPS, FUNCTIONS]
+    copies = [dict(registry) for registry in registries]
+    yield
+    for registry, copy in zip(registries, copies, strict=True):
+        registry.clear()
+        registry.update(copy)
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def documented() -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
 EXAMPLES = dict(documented())
 
 
-@pytest.mark.usefixtures("temporary_folder")
+@pytest.mark.usefixtures("registries_are_restored", "temporary_folder")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs(name: str) -> None:
     text, names = EXAMPLES[name]

@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 
 import gdt
-from gdt.array.registry import FUNCTIONS
-from gdt.engine.op import OPS
 
 ROOT = Path(gdt.__file__).parent.parent
 DOCS = ROOT / "docs"
 if not DOCS.exists():
     pytest.skip("there are no pages", allow_module_level=True)
 
-from docs.extensions import groups, measured, tables  # noqa: E402
+from docs.extensions import groups, measured, public_names, tables  # noqa: E402
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("coming-from/*.md"))]
 TEXTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
@@ -34,17 +32,6 @@ def marked(names: list[str]) -> list[Any]:
     """The names as parameters, those that take long with their mark."""
     marks = pytest.mark.docs_full
     return [pytest.param(name, marks=[marks] if name in SLOW else []) for name in names]
-
-
-@pytest.fixture
-def _registries_are_restored() -> Iterator[None]:
-    """Forget the ops that a page declares, and the settings that it makes."""
-    registries: list[dict[str, Any]] = [OPS, FUNCTIONS]
-    copies = [dict(registry) for registry in registries]
-    yield
-    for registry, copy in zip(registries, copies, strict=True):
-        registry.clear()
-        registry.update(copy)
 
 
 def run_blocks(name: str) -> dict[str, Any]:
@@ -66,7 +53,7 @@ def run_blocks(name: str) -> dict[str, Any]:
     return namespace
 
 
-@pytest.mark.usefixtures("_registries_are_restored", "temporary_folder")
+@pytest.mark.usefixtures("registries_are_restored", "temporary_folder")
 @pytest.mark.parametrize("name", marked(WITH_CODE))
 def test_code_of_the_page_runs(name: str) -> None:
     namespace = run_blocks(name)
@@ -124,6 +111,12 @@ def test_every_page_is_in_a_table_of_contents() -> None:
 
 def test_every_public_name_is_on_one_page_of_the_reference() -> None:
     assert sum(map(len, groups.grouped().values())) > 1000
+
+
+def test_public_names_have_docstrings_examples_and_signatures() -> None:
+    names = [name for group in public_names.public_names().values() for name in group]
+    lacking = [f"{n.text}: {', '.join(m)}" for n in names if (m := public_names.lacks(n))]
+    assert not lacking, "; ".join(lacking)
 
 
 def test_tables_of_layers_and_losses_are_current() -> None:

@@ -48,6 +48,38 @@ assert_type(x.sum(axis=0), DistributedArray)
 assert_type(x[0], DistributedArray)
 assert_type(x.astype("float64").reshape(3, 2), DistributedArray)
 
+
+
+def loss(w: DistributedArray, scale: float) -> DistributedArray:
+    return gdt.sum(w * scale)
+
+
+def loss_and_count(w: DistributedArray) -> tuple[DistributedArray, int]:
+    return gdt.sum(w), 1
+
+
+@gdt.function
+def step(w: DistributedArray, scale: float = 1.0) -> DistributedArray:
+    return loss(w, scale)
+
+
+@gdt.function(verify=0)
+def pair(w: DistributedArray) -> tuple[DistributedArray, int]:
+    return w, 1
+
+
+assert_type(gdt.value_and_grad(loss)(x, 2.0)[0], DistributedArray)
+assert_type(gdt.value_and_grad(loss_and_count, has_aux=True)(x)[0], tuple[DistributedArray, int])
+assert_type(step(x), DistributedArray)
+assert_type(pair(x), tuple[DistributedArray, int])
+assert_type(gdt.nn.Dense(3, 1)(x), DistributedArray)
+assert_type(gdt.nn.Sequential(gdt.nn.Dense(3, 1))(x), DistributedArray)
+gdt.value_and_grad(loss)(x)  # error: call-arg
+gdt.value_and_grad(loss)(x, "two")  # error: arg-type
+gdt.grad(loss)(x)  # error: call-arg
+step(x, "two")  # error: arg-type
+step(x, rate=2)  # error: call-arg
+
 gdt.sum(x, axsi=0)  # error: call-arg
 gdt.sum()  # error: call-arg
 gdt.sum(x, axis="rows")  # error: arg-type

@@ -11,10 +11,12 @@ import argparse
 import importlib
 import inspect
 import types
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import gdt.errors
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
 
@@ -39,8 +41,9 @@ MODULES: dict[str, list[str] | None] = {
     "gdt.estimators": None,
     "gdt.distributed": None,
     "gdt.testing": None,
-    "gdt.errors": None,
-}
+    "gdt.errors": [name for name, value in vars(gdt.errors).items() if inspect.isclass(value)
+                   and issubclass(value, Exception)],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Name:
     def docstring(self) -> str:
         """The docstring, or an empty text; constants have none of their own."""
         value = self.value.fget if isinstance(self.value, property) else self.value
-        if self.kind == "data" and type(value).__module__ in ("builtins", "numpy"):
+        if self.kind == "data" and not type(value).__module__.startswith("gdt"):
             return ""
         return inspect.getdoc(value) or ""
 
@@ -145,49 +148,88 @@ def public_names() -> dict[str, list[Name]]:
     return names
 
 
-def is_override(name: Name) -> bool:
-    """Whether a base class, a class of NumPy's or a mixin of scikit-learn's says what it does."""
-    if name.owner is None:
-        return not str(getattr(name.value, "__module__", "gdt")).startswith("gdt")
-    if not getattr(name.value, "__module__", "gdt").startswith("gdt"):
+HOOKS = {
+    "Callback": ("on_",),
+    "Optimizer": ("check", "targets", "prepare", "take_step", "begin_step", "scalars", "apply",
+                  "step", "follow"),
+    "Trainer": ("recorded", "say"),
+    "LayoutMap": ("applied_to_models",),
+    "Oracle": ("loss", "gradient", "slope", "curvature", "check"),
+}  # fmt: skip
+"""The beginnings of the names of methods that a subclass defines, or gdt itself calls: the class
+shows an example of them."""
+
+
+def shows_no_example(name: Name) -> bool:
+    """Whether an example stands elsewhere: at the function that the docstring names, at the method
+    of a base class, or at the class; or whether the name is NumPy's, ml_dtypes' or scikit-learn's.
+    """
+    module = str(getattr(name.value, "__module__", "gdt"))
+    if name.owner is None or not module.startswith("gdt"):
+        return not module.startswith("gdt")
+    if name.docstring.startswith("`gdt."):
         return True
-    return any(hasattr(base, name.short) for base in name.owner.__mro__[1:])
+    hooks = HOOKS.get(name.owner.__name__, ())
+    is_inherited = any(hasattr(base, name.short) for base in name.owner.__mro__[1:])
+    return is_inherited or name.short.startswith(hooks)
+
+
+def facts(name: Name) -> dict[str, bool]:
+    """What is there of a name, and whether an example or a signature is not asked for."""
+    is_gdts = str(getattr(name.value, "__module__", "gdt")).startswith("gdt")
+    is_constant = name.kind == "data" and not type(name.value).__module__.startswith("gdt")
+    is_called = name.kind not in ("data", "property", "exception")
+    has_example = ">>>" in name.docstring
+    return {
+        "docstring": bool(name.docstring),
+        "example": has_example,
+        "elsewhere": not has_example and is_called and shows_no_example(name),
+        "none": not has_example and not is_called,
+        "signature": name.signature is not None,
+        "no docstring": is_constant,
+        "no signature": not is_gdts,
+    }
 
 
 def lacks(name: Name) -> list[str]:
     """What a name lacks of a docstring, an example and a signature."""
-    constant = name.kind == "data" and type(name.value).__module__ in ("builtins", "numpy")
-    found = [] if constant or name.docstring else ["docstring"]
-    if (
-        name.kind not in ("data", "property", "exception")
-        and not is_override(name)
-        and ">>>" not in name.docstring
-    ):
-        found.append("example")
-    if name.signature is None:
-        found.append("signature")
-    return found
+    found = facts(name)
+    is_there = {
+        "docstring": found["docstring"] or found["no docstring"],
+        "example": found["example"] or found["elsewhere"] or found["none"],
+        "signature": found["signature"] or found["no signature"],
+    }
+    return [what for what, there in is_there.items() if not there]
+
+
+COLUMNS = ("docstring", "example", "elsewhere", "none", "signature")
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table: of every module, how many names have a docstring, an example of their own,
+    one elsewhere (see `shows_no_example`) or none since nothing is called, and a signature."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--missing", action="store_true")
     parser.add_argument("--all", action="store_true")
     arguments = parser.parse_args()
-    header = f"{'module':24}{'names':>7}{'docstring':>11}{'example':>9}{'signature':>11}"
-    print(header)
-    totals = [0, 0, 0, 0]
+    print(f"{'module':24}{'names':>7}{''.join(f'{column:>11}' for column in COLUMNS)}")
+    totals = Counter[str]()
     for module_name, names in public_names().items():
-        lacking = [lacks(name) for name in names]
-        row = [len(names)]
-        row += [sum(w not in l for l in lacking) for w in ("docstring", "example", "signature")]
-        totals = [a + b for a, b in zip(totals, row, strict=True)]
-        print(f"{module_name:24}{row[0]:7}{row[1]:11}{row[2]:9}{row[3]:11}")
-        for name, missing in zip(names, lacking, strict=True):
+        counts = Counter({column: sum(facts(n)[column] for n in names) for column in COLUMNS})
+        counts["names"] = len(names)
+        totals += counts
+        print(row(module_name, counts))
+        for name in names:
+            missing = lacks(name)
             if (missing and arguments.missing) or arguments.all:
                 print(f"    {name.kind:12} {name.text:50} {', '.join(missing) or '-'}")
-    print(f"{'all':24}{totals[0]:7}{totals[1]:11}{totals[2]:9}{totals[3]:11}")
+    print(row("all", totals))
+
+
+def row(label: str, counts: Counter[str]) -> str:
+    """A row of the table."""
+    numbers = "".join(f"{counts[column]:11}" for column in COLUMNS)
+    return f"{label:24}{counts['names']:7}{numbers}"
 
 
 if __name__ == "__main__":

@@ -175,7 +175,13 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
 
     @checked
     def resolve(self) -> DistributedArray:
-        """This array with no reduction partial; itself if there is none."""
+        """This array with no reduction partial; itself if there is none.
+
+        >>> x = gdt.ones(4, layout=gdt.Layout(["x"], gdt.create_mesh([("x", 2)])))
+        >>> total = gdt.sum(x)
+        >>> str(total.layout), str(total.resolve().layout)
+        ("[] + sum over 'x'", '[]')
+        """
         if not any(self.type.layout.reductions):
             return self
         value = self._resolved
@@ -194,6 +200,9 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         """The global array on the host; read-only, and a view where the memory allows it.
 
         Where several processes own the mesh, all of them must call it: parts are gathered.
+
+        >>> gdt.ones(2).numpy()
+        array([1., 1.])
         """
         met_host("read values on the host")
         value = self.resolve()
@@ -203,7 +212,11 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
     @checked
     def to_numpy(self) -> np.ndarray:
         """`numpy()`, as matplotlib asks for it: it would draw the rows of a matrix in `boxplot` and
-        `hist`, as those of a list, in place of its columns."""
+        `hist`, as those of a list, in place of its columns.
+
+        >>> gdt.ones(2).to_numpy()
+        array([1., 1.])
+        """
         return self.numpy()
 
     @property
@@ -218,7 +231,10 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
 
     @checked
     def block_until_ready(self) -> DistributedArray:
-        """Wait until the values are computed; returns the array."""
+        """Wait until the values are computed; returns the array.
+
+        >>> x = (gdt.ones(2) + 1).block_until_ready()
+        """
         transport_of(self.mesh).wait()
         backend_of(self.mesh).synchronize()
         return self
@@ -242,22 +258,46 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
 
     @checked
     def fill(self, value: Any) -> None:
-        """Set every element to `value`, a number."""
+        """Set every element to `value`, a number.
+
+        >>> x = gdt.zeros(2)
+        >>> x.fill(3.0)
+        >>> x.tolist()
+        [3.0, 3.0]
+        """
         self[...] = value
 
     @checked
     def sort(self, axis: int = -1, **options: Any) -> None:
-        """Sort the array along `axis`; see `gdt.sort`, which returns another one."""
+        """Sort the array along `axis`; see `gdt.sort`, which returns another one.
+
+        >>> x = gdt.asarray([3, 1, 2])
+        >>> x.sort()
+        >>> x.tolist()
+        [1, 2, 3]
+        """
         rebind(self, self._sorted(axis=axis, **options).relayout(self.layout.resolved))
 
     @checked
     def partition(self, kth: Any, axis: int = -1) -> None:
-        """Partition the array along `axis`; see `gdt.partition`, which returns another one."""
+        """Partition the array along `axis`; see `gdt.partition`, which returns another one.
+
+        >>> x = gdt.asarray([3, 1, 2])
+        >>> x.partition(0)
+        >>> int(x[0])
+        1
+        """
         rebind(self, self._partitioned(kth, axis=axis).relayout(self.layout.resolved))
 
     @checked
     def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
-        """See `gdt.put`."""
+        """See `gdt.put`.
+
+        >>> x = gdt.zeros(3)
+        >>> x.put([0, 2], [1.0, 2.0])
+        >>> x.tolist()
+        [1.0, 0.0, 2.0]
+        """
         FUNCTIONS["put"](self, indices, values, mode=mode)
 
     # ---- NumPy's protocols
@@ -349,6 +389,10 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         """The array on the mesh `device`: itself if it lives there, else replicated.
 
         stream: None; gdt orders its work by itself. Raises MeshError for a device that is no mesh.
+
+        >>> mesh = gdt.create_mesh([("x", 2)])
+        >>> gdt.ones(2).to_device(mesh).mesh
+        Mesh(x=2)
         """
         if stream is not None:
             raise error(ArgumentError, "to_device", f"stream is {stream!r}, and gdt has its own")

@@ -25,7 +25,13 @@ Block = Any
 
 class Shard(NamedTuple):
     """The part of an array that one device holds: the device's name, its mesh coordinate, the index
-    of the part in the global array, and the data."""
+    of the part in the global array, and the data.
+
+    >>> x = gdt.arange(3, layout=gdt.Layout(["x"], gdt.create_mesh([("x", 2)])))
+    >>> shard = x.shards[1]
+    >>> shard.index, shard.data.tolist()
+    ((slice(2, 3, None),), [2])
+    """
 
     device: str
     coordinate: tuple[int, ...]

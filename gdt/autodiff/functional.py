@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
@@ -68,6 +68,26 @@ def _with_aux(returned: object) -> tuple[Any, Any]:
     return returned
 
 
+P = ParamSpec("P")
+Aux = TypeVar("Aux")
+
+
+@overload
+def value_and_grad(
+    f: Callable[P, Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: Literal[False] = False,
+    resolve: bool = True,
+) -> Callable[P, tuple[DistributedArray, Any]]: ...
+@overload
+def value_and_grad(
+    f: Callable[P, tuple[Any, Aux]],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: Literal[True],
+    resolve: bool = True,
+) -> Callable[P, tuple[tuple[DistributedArray, Aux], Any]]: ...
 @partial(checked, eager=True)
 def value_and_grad(
     f: Callable[..., Any],
@@ -165,7 +185,7 @@ def _unconnected(sources: Tree, tape: GradientTape) -> str:
 
 
 @partial(checked, eager=True)
-def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def grad(f: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> Callable[P, Any]:
     """Return a function of `f`'s arguments that returns the gradient of `f`, a scalar function.
 
     argnums: as of `gdt.value_and_grad`, which returns the value as well. Follows `jax.grad`.
@@ -176,7 +196,7 @@ def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[
 
     both = _differentiated("grad", f, argnums, False, True)
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
         return both(*args, **kwargs)[1]
 
     return wrapped

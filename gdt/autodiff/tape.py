@@ -132,7 +132,15 @@ class GradientTape(Observer):
     def watch(self, tensor: Tree) -> None:
         """Add the arrays of the tree `tensor` to the default sources of `gradient`.
 
-        Raises GradientError for an array that is not of floating-point numbers."""
+        Raises GradientError for an array that is not of floating-point numbers.
+
+        >>> x = gdt.asarray([1.0, 2.0])
+        >>> with gdt.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     loss = gdt.sum(x * x)
+        >>> [gradient.tolist() for gradient in tape.gradient(loss)]
+        [[2.0, 4.0]]
+        """
         arrays, _ = flatten(tensor)
         for x in arrays:
             check_differentiable(x, "GradientTape.watch", "tensor")

@@ -81,7 +81,13 @@ class CheckpointManager:
         return next(reversed(self.checkpoints), None)
 
     def save(self) -> Path:
-        """Write the next checkpoint, remove the oldest beyond `max_to_keep`, return its path."""
+        """Write the next checkpoint, remove the oldest beyond `max_to_keep`, return its path.
+
+        >>> import tempfile
+        >>> manager = gdt.CheckpointManager({"w": gdt.ones(2)}, tempfile.mkdtemp())
+        >>> manager.save().name
+        'ckpt-1.safetensors'
+        """
         numbered = self._numbered()
         number = of_first_process(numbered[-1][0] + 1 if numbered else 1)
         path = save(self.directory / f"{self.name}-{number}.safetensors", self.tree)
@@ -97,6 +103,15 @@ class CheckpointManager:
         """Restore the newest checkpoint, or the one at `path`; return its path.
 
         Raises CheckpointError if there is none, and as `gdt.checkpoint.restore` does.
+
+        >>> import tempfile
+        >>> tree = {"w": gdt.ones(2)}
+        >>> manager = gdt.CheckpointManager(tree, tempfile.mkdtemp())
+        >>> path = manager.save()
+        >>> tree["w"] = gdt.zeros(2)
+        >>> restored = manager.restore()
+        >>> tree["w"].tolist()
+        [1.0, 1.0]
         """
         file = Path(path) if path is not None else of_first_process(self.latest)
         if file is None:
@@ -104,7 +119,13 @@ class CheckpointManager:
         return restore(file, self.tree).path
 
     def restore_or_initialize(self) -> Path | None:
-        """Restore the newest checkpoint and return its path; without one return None."""
+        """Restore the newest checkpoint and return its path; without one return None.
+
+        >>> import tempfile
+        >>> manager = gdt.CheckpointManager({"w": gdt.ones(2)}, tempfile.mkdtemp())
+        >>> manager.restore_or_initialize() is None
+        True
+        """
         newest = of_first_process(self.latest)
         return self.restore(newest) if newest is not None else None
 

@@ -34,6 +34,12 @@ class Restored(NamedTuple):
 
     path: the file. arrays: the number of restored arrays and counters. bytes_read: the bytes that
     this process read for them.
+
+    >>> import tempfile
+    >>> tree = {"w": gdt.ones(2)}
+    >>> path = gdt.checkpoint.save(tempfile.mkdtemp() + "/w.safetensors", tree)
+    >>> gdt.checkpoint.restore(path, tree).arrays
+    1
     """
 
     path: Path

@@ -98,7 +98,11 @@ class Batches(Generic[Batch]):
         return Epoch(self, epoch)
 
     def order(self, epoch: int) -> npt.NDArray[np.int64] | None:
-        """Return the rows of an epoch in their order; None where it is that of the arrays."""
+        """Return the rows of an epoch in their order; None where it is that of the arrays.
+
+        >>> import numpy as np
+        >>> gdt.data.Batches(np.arange(4), batch_size=2).order(0)
+        """
         if self.key is None:
             return None
         rows: npt.NDArray[np.int64] = permutation(np, len(self.arrays[0]), self.key, epoch)

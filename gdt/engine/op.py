@@ -451,6 +451,13 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
         them.
 
     Raises ArgumentError for an unknown option, and for a body without operands.
+
+    >>> from typing import Any
+    >>> @gdt.op("..., ... -> ...")
+    ... def sum_of_squares(xp: Any, x: Any, y: Any, /) -> Any:
+    ...     return x * x + y * y
+    >>> sum_of_squares(gdt.asarray([3.0]), 4.0).tolist()
+    [25.0]
     """
 
     wrong = options.keys() - OPTIONS

@@ -25,6 +25,9 @@ import numpy as np
 class GdtError(Exception):
     """The base class of every error that gdt raises on purpose."""
 
+    def __init__(self, *message: object) -> None:
+        super().__init__(*message)
+
 
 class MeshError(GdtError, ValueError):
     """A mesh that cannot be built, or operands that live on different meshes."""

@@ -48,16 +48,33 @@ class Mean:
         self.total, self.weight = 0.0, 0.0
 
     def update(self, value: Any, weight: float = 1.0) -> None:
-        """Add a scalar, such as a batch's mean with the batch's size as its weight."""
+        """Add a scalar, such as a batch's mean with the batch's size as its weight.
+
+        >>> mean = gdt.metrics.Mean()
+        >>> mean.update(1.0, weight=3)
+        >>> mean.weight
+        3.0
+        """
         self.total += float(value) * weight
         self.weight += weight
 
     def result(self) -> float:
-        """Return the mean so far; NaN before the first value."""
+        """Return the mean so far; NaN before the first value.
+
+        >>> gdt.metrics.Mean().result()
+        nan
+        """
         return self.total / self.weight if self.weight else float("nan")
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Forget all values.
+
+        >>> mean = gdt.metrics.Mean()
+        >>> mean.update(1.0)
+        >>> mean.reset()
+        >>> mean.weight
+        0.0
+        """
         self.total, self.weight = 0.0, 0.0
 
 
@@ -82,36 +99,72 @@ class Metric:
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the sums over the rows of a batch, an array of the same shape for every batch.
 
-        weights: (rows,), or None for 1 each."""
+        weights: (rows,), or None for 1 each.
+
+        >>> gdt.metrics.Recall().statistics([1.0, 1.0, 0.0], [0.9, 0.2, 0.8]).tolist()
+        [1.0, 2.0, 2.0]
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no statistics")
 
     def value(self, total: np.ndarray) -> Any:
-        """Return the metric of sums over all rows."""
+        """Return the metric of sums over all rows.
+
+        >>> import numpy as np
+        >>> gdt.metrics.MeanOf(lambda y, p: abs(y - p)).value(np.array([3.0, 2.0]))
+        1.5
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no value")
 
     def of_logits(self) -> Metric:
         """Return the metric for predictions that are logits, as a `gdt.Trainer` takes it beside a
-        loss of logits; by default the metric itself."""
+        loss of logits; by default the metric itself.
+
+        >>> gdt.metrics.Precision().of_logits().threshold
+        0.0
+        """
         return self
 
     def update(self, targets: Any, predictions: Any, weights: Any = None) -> None:
-        """Add the statistics of a batch."""
+        """Add the statistics of a batch.
+
+        >>> recall = gdt.metrics.Recall()
+        >>> recall.update([1.0, 1.0], [0.9, 0.2])
+        >>> recall.result()
+        0.5
+        """
         self.add(self.statistics(targets, predictions, weights))
 
     def add(self, statistics: DistributedArray) -> None:
-        """Add statistics that were computed before, such as in a recorded step."""
+        """Add statistics that were computed before, such as in a recorded step.
+
+        >>> recall = gdt.metrics.Recall()
+        >>> recall.add(recall.statistics([1.0, 1.0], [0.9, 0.2]))
+        >>> recall.result()
+        0.5
+        """
         wide = statistics.astype("float64")
         self.total = wide if self.total is None else self.total + wide
 
     def result(self) -> Any:
-        """Return the metric of all batches so far; NaN before the first."""
+        """Return the metric of all batches so far; NaN before the first.
+
+        >>> gdt.metrics.Recall().result()
+        nan
+        """
         if self.total is None:
             return float("nan")
         value = self.value(self.total.numpy())
         return value.item() if isinstance(value, np.generic) else value
 
     def reset(self) -> None:
-        """Forget all batches."""
+        """Forget all batches.
+
+        >>> recall = gdt.metrics.Recall()
+        >>> recall.update([1.0], [0.9])
+        >>> recall.reset()
+        >>> recall.result()
+        nan
+        """
         self.total = None
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ class Activation(Module):
     def __init__(self, activation: str | Function) -> None:
         self.activation = get(activation)
 
-    def __call__(self, x: DistributedArray) -> Any:
+    def __call__(self, x: DistributedArray) -> DistributedArray:
         return x if self.activation is None else self.activation(x)
 
     def describe(self) -> str:

@@ -182,7 +182,7 @@ class MultiHeadAttention(Module):
 
     def __call__(
         self, x: Any, context: Any = None, mask: Any = None, training: bool | None = None
-    ) -> Any:
+    ) -> DistributedArray:
         """Return what the positions of x see in `context`, or in x itself.
 
         x: (batch, positions, size). context: (batch, others, size). mask: bool, whether a position
@@ -209,7 +209,7 @@ class MultiHeadAttention(Module):
         y = self._attend(q, k, v, mask, self.training if training is None else training)
         y = transpose(y, (*range(y.ndim - 3), -2, -3, -1))
         y = reshape(y, (*y.shape[:-2], self.heads * y.shape[-1]))
-        return self._project("output", y)
+        return self._project("output", y)  # type: ignore[no-any-return]
 
     def _attend(self, q: Any, k: Any, v: Any, mask: Any, training: bool) -> Any:
         """Return the results of all heads; heads of keys are shared by neighbouring heads."""

@@ -122,7 +122,7 @@ class Convolution(Module):
         """Return x convolved with the kernel."""
         return convolution(x, weight, self.strides, self.padding, self.dilation, self.groups)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         if np.ndim(x) != self.rank + 2:
             problem = f"x has shape {list(np.shape(x))}, and {self.rank + 2} axes are needed"
             remedy = "They are batch, spatial axes and channels."
@@ -130,7 +130,7 @@ class Convolution(Module):
         if self.weight is None:
             self._build(features_of(type(self).__name__, x), mesh_of(self, x))
         x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)
-        y = self._convolve(x, weight)
+        y: DistributedArray = self._convolve(x, weight)
         if bias is not None:
             y = y + bias
         return y if self.activation is None else self.activation(y)

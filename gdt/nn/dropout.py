@@ -47,11 +47,11 @@ class Dropout(Module):
         self.key = random.key(key)
         self.calls = 0
 
-    def __call__(self, x: Any, training: bool | None = None) -> Any:
+    def __call__(self, x: Any, training: bool | None = None) -> DistributedArray:
         """Return x with dropped elements. training: whether to drop; by default the module's
         mode."""
         if not (self.training if training is None else training) or not self.rate:
-            return x
+            return x  # type: ignore[no-any-return]
         x = asarray(x)
         if not x.size:
             return x
@@ -60,7 +60,13 @@ class Dropout(Module):
         return where(mask, x * (1 / (1 - self.rate)), 0)
 
     def next_key(self) -> DistributedArray:
-        """Return the key of a call, and count it."""
+        """Return the key of a call, and count it.
+
+        >>> layer = gdt.nn.Dropout(0.5, key=0)
+        >>> first, second = layer.next_key(), layer.next_key()
+        >>> int(first) == int(second)
+        False
+        """
         (calls,) = from_host("Dropout", self._count)
         return random.fold_in(self.key, calls)
 

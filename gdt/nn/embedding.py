@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked_class
+from gdt.array.array import DistributedArray
 from gdt.nn import initializers
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
@@ -49,13 +50,18 @@ class Embedding(Module):
         spec = ParameterSpec("Embedding", initializers.get(initializer), dtype, weight_layout, key)
         self.weight = spec.create((count, size))
 
-    def __call__(self, ids: Any) -> Any:
+    def __call__(self, ids: Any) -> DistributedArray:
         (rows,) = in_compute_dtype(self, take_at("Embedding", self.weight, ids, 0, negative=False))
-        return rows
+        return rows  # type: ignore[no-any-return]
 
-    def logits(self, x: Any) -> Any:
+    def logits(self, x: Any) -> DistributedArray:
         """Return the products of x with the vector of every id, for a head that is tied to the
-        table. x: (..., size), result: (..., count)."""
+        table. x: (..., size), result: (..., count).
+
+        >>> table = gdt.nn.Embedding(10, 4, key=0)
+        >>> table.logits(gdt.ones((2, 4), "float32")).shape
+        (2, 10)
+        """
         x, weight = in_compute_dtype(self, x, self.weight)
         return matmul(x, weight.T)
 

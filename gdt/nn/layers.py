@@ -93,7 +93,7 @@ class Dense(Module):
             self.bias = self._parameter_specs["bias"].create((self.output_size,), layout=layout)
         del self._parameter_specs
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         if self.weight is None:
             self._build(features_of("Dense", x), mesh_of(self, x))
         elif type(x) is list or type(x) is tuple:
@@ -167,22 +167,27 @@ class Sequential(Module):
             self.input_shapes = ((x.shape, x.dtype.name),)
             self(x)
 
-    def __call__(self, x: Any, training: bool | None = None) -> Any:
+    def __call__(self, x: Any, training: bool | None = None) -> DistributedArray:
         if training is None:
             return self._run(x)
         with self.in_mode(training):
             return self._run(x)
 
-    def _run(self, x: Any) -> Any:
+    def _run(self, x: Any) -> DistributedArray:
         for layer in self.layers:
             x = layer(x)
-        return x
+        return x  # type: ignore[no-any-return]
 
     def add(self, layer: Any) -> None:
         """Put a layer behind the others; or a `gdt.nn.Input` where there is none yet.
 
         Raises ArgumentError for an Input behind layers; and where there is an Input, what a layer
         raises that does not fit, which is then not part of the model.
+
+        >>> model = gdt.nn.Sequential(gdt.nn.Dense(3, 4))
+        >>> model.add(gdt.nn.Dense(4, 1))
+        >>> len(model)
+        2
         """
         if isinstance(layer, Symbol):
             if self.layers:
@@ -200,7 +205,13 @@ class Sequential(Module):
             raise
 
     def pop(self) -> Any:
-        """Remove the last layer, and return it."""
+        """Remove the last layer, and return it.
+
+        >>> model = gdt.nn.Sequential(gdt.nn.Dense(3, 4), gdt.nn.Dense(4, 1))
+        >>> _ = model.pop()
+        >>> len(model)
+        1
+        """
         return self.layers.pop()
 
     def __getitem__(self, index: int | slice) -> Any:
@@ -228,8 +239,8 @@ class Residual(Module):
     def __init__(self, layer: Callable[[Any], Any]) -> None:
         self.layer = layer
 
-    def __call__(self, x: Any) -> Any:
-        return x + self.layer(x)
+    def __call__(self, x: Any) -> DistributedArray:
+        return x + self.layer(x)  # type: ignore[no-any-return]
 
 
 def _check_list(arrays: Any) -> None:
@@ -247,9 +258,9 @@ class Add(Module):
     [3.0, 3.0]
     """
 
-    def __call__(self, arrays: Sequence[Any]) -> Any:
+    def __call__(self, arrays: Sequence[Any]) -> DistributedArray:
         _check_list(arrays)
-        return functools.reduce(operator.add, arrays)
+        return functools.reduce(operator.add, arrays)  # type: ignore[no-any-return]
 
 
 @checked_class(eager=True)
@@ -263,7 +274,7 @@ class Concatenate(Module):
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
-    def __call__(self, arrays: Sequence[Any]) -> Any:
+    def __call__(self, arrays: Sequence[Any]) -> DistributedArray:
         _check_list(arrays)
         return concat(arrays, self.axis)
 

@@ -126,6 +126,11 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         `nn.Sharded`), a key matches no name, one array has two names and two layouts, or an array
         outside of a Module has a layout for its state. Warns where two keys match one name and
         have different layouts, of which the first counts.
+
+        >>> layouts = gdt.nn.LayoutMap(gdt.create_mesh([("x", 2)]))
+        >>> layouts["weight"] = [None, "x"]
+        >>> layouts.apply(gdt.nn.Dense(3, 4)).weight.layout
+        Layout([-, 'x'], Mesh(x=2))
         """
         array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
         modules = dict(tree.modules()) if isinstance(tree, Module) else {}

@@ -111,17 +111,28 @@ class Module(Compilable, Displayed):
         """Return the trainable arrays by name, as gradients and optimizers take them.
 
         Raises DtypeError if two names hold one array.
+
+        >>> list(gdt.nn.Sequential(gdt.nn.Dense(3, 4)).parameters())
+        ['layers.0.weight', 'layers.0.bias']
         """
         parameter_slots = trainable_slots(self)
         check_untied(parameter_slots)
         return {slot.name: slot.owner[slot.key] for slot in parameter_slots}
 
     def named_parameters(self) -> Iterator[tuple[str, DistributedArray]]:
-        """Return an iterator of the name and array of every trainable parameter."""
+        """Return an iterator of the name and array of every trainable parameter.
+
+        >>> [(name, x.shape) for name, x in gdt.nn.Dense(3, 4).named_parameters()]
+        [('weight', (3, 4)), ('bias', (4,))]
+        """
         return iter(self.parameters().items())
 
     def state(self) -> dict[str, DistributedArray]:
-        """Return all arrays by name, also those that are not trained, such as running moments."""
+        """Return all arrays by name, also those that are not trained, such as running moments.
+
+        >>> list(gdt.nn.BatchNorm(4).state())
+        ['scale', 'offset', 'moving_mean', 'moving_variance']
+        """
         return {s.name: s.value for s in slots(self) if isinstance(s.value, DistributedArray)}
 
     def load(self, state: Mapping[str, Any]) -> Self:
@@ -131,6 +142,10 @@ class Module(Compilable, Displayed):
 
         Raises CheckpointError, which lists every name, shape and dtype that does not fit; then
         nothing is changed.
+
+        >>> one, other = gdt.nn.Dense(3, 4, key=1), gdt.nn.Dense(3, 4, key=2)
+        >>> bool((one.load(other.state()).weight == other.weight).all())
+        True
         """
         array_slots = {s.name: s for s in slots(self) if isinstance(s.value, DistributedArray)}
         values = {
@@ -150,7 +165,11 @@ class Module(Compilable, Displayed):
         return self
 
     def modules(self) -> Iterator[tuple[str, Module]]:
-        """Return an iterator of (name, module): this module under "", and all its parts, once."""
+        """Return an iterator of (name, module): this module under "", and all its parts, once.
+
+        >>> [name for name, _ in gdt.nn.Sequential(gdt.nn.Dense(3, 4)).modules()]
+        ['', 'layers.0']
+        """
         seen: set[int] = set()
         parts = [("", self), *[(p.name, p.value) for p in places(self)]]
         for name, part in parts:
@@ -162,13 +181,21 @@ class Module(Compilable, Displayed):
 
     def train(self, training: bool = True) -> Self:
         """Set the mode of this module and all its parts to training (the first mode of a module) or
-        evaluation; return the module."""
+        evaluation; return the module.
+
+        >>> gdt.nn.Dropout(0.5).train(False).training
+        False
+        """
         for _, module in self.modules():
             module.training = training
         return self
 
     def eval(self) -> Self:
-        """Set the mode that uses running moments and drops nothing; return the module."""
+        """Set the mode that uses running moments and drops nothing; return the module.
+
+        >>> gdt.nn.Dropout(0.5, key=0).eval()(gdt.ones(2)).tolist()
+        [1.0, 1.0]
+        """
         return self.train(False)
 
     @contextmanager
@@ -203,6 +230,11 @@ class Module(Compilable, Displayed):
         return the module.
 
         A frozen `BatchNorm` uses its running moments, and keeps them as they are.
+
+        >>> model = gdt.nn.Sequential(gdt.nn.Dense(3, 4), gdt.nn.Dense(4, 1))
+        >>> _ = model[0].freeze()
+        >>> list(model.parameters())
+        ['layers.1.weight', 'layers.1.bias']
         """
         self.trainable = not frozen
         return self
@@ -210,7 +242,11 @@ class Module(Compilable, Displayed):
     # ---- text
 
     def describe(self) -> str:
-        """Return the text that follows the class in the first line of the repr."""
+        """Return the text that follows the class in the first line of the repr.
+
+        >>> gdt.nn.Dense(3, 4).describe()
+        '3 -> 4, linear'
+        """
         return ""
 
     def __repr__(self) -> str:

@@ -128,7 +128,7 @@ class BatchNorm(_FeatureNorm):
         self.moving_variance: DistributedArray
         super().__init__(size, epsilon, specs)
 
-    def __call__(self, x: Any, training: bool | None = None) -> Any:
+    def __call__(self, x: Any, training: bool | None = None) -> DistributedArray:
         """Return x normalised with the batch's moments if `training`, else with running moments.
 
         training: None takes the module's mode. A frozen layer uses running moments, as in Keras."""
@@ -184,7 +184,7 @@ class LayerNorm(_FeatureNorm):
         specs = _parameter_specs("LayerNorm", layout, offset_layout, affine, dtype)
         super().__init__(size, epsilon, specs)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         self._fit(x)
         return layer_norm(x, self.scale, self.offset, self.epsilon)
 
@@ -216,7 +216,7 @@ class RMSNorm(_FeatureNorm):
         specs.pop("offset", None)
         super().__init__(size, epsilon, specs)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         self._fit(x)
         return rms_norm(x, self.scale, self.epsilon)
 
@@ -255,7 +255,7 @@ class GroupNorm(_FeatureNorm):
         specs = _parameter_specs("GroupNorm", layout, offset_layout, affine, dtype)
         super().__init__(size, epsilon, specs)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         self._fit(x)
         return group_norm(x, self.groups, self.scale, self.offset, self.epsilon)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked_class
+from gdt.array.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.nn.functions.convolution.pooling import average_pool, max_pool
 from gdt.nn.module import Module
@@ -58,7 +59,7 @@ class MaxPool(_Pool):
     (2, 14, 14, 3)
     """
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         self._check(x)
         return max_pool(x, self.size, self.strides, self.padding)
 
@@ -72,7 +73,7 @@ class AveragePool(_Pool):
     (2, 28, 3)
     """
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         self._check(x)
         return average_pool(x, self.size, self.strides, self.padding)
 
@@ -86,7 +87,7 @@ class GlobalMaxPool(Module):
     (2, 3)
     """
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         return max_(x, axis=_pixels("GlobalMaxPool", x))
 
 
@@ -98,7 +99,7 @@ class GlobalAveragePool(Module):
     (2, 3)
     """
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any) -> DistributedArray:
         return mean(x, axis=_pixels("GlobalAveragePool", x))
 
 

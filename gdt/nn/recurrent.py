@@ -77,6 +77,10 @@ class Recurrent(Module):
 
     Raises LayoutError for a name of no parameter; calls raise ShapeError for an x that does not
     fit.
+
+    >>> layer = gdt.nn.LSTM(8, sequences=True)
+    >>> isinstance(layer, gdt.nn.Recurrent), layer(gdt.ones((2, 5, 3), "float32")).shape
+    (True, (2, 5, 8))
     """
 
     gates: ClassVar[int]

@@ -55,6 +55,11 @@ class Sharded:
         Raises LayoutError for a layout of another rank than the array's, on another mesh than that
         of its use, or with partial sums, and for the name of a mesh axis that splits the array
         already.
+
+        >>> mesh = gdt.create_mesh([("x", 2)])
+        >>> array_type = gdt.ones((4, 2), layout=gdt.Layout([None, None], mesh)).type
+        >>> gdt.nn.Sharded(kept="x").layouts_of("weight", array_type, mesh).kept
+        Layout(['x', -], Mesh(x=2))
         """
         rank = len(array_type.shape)
         whole = Layout.replicated(mesh, rank)

@@ -84,6 +84,15 @@ class MovingAverage(OptimizerWrapper):
         """Put the averages in the place of the parameters inside the `with` block.
 
         Raises ArgumentError before the first step.
+
+        >>> optimizer = gdt.optim.MovingAverage(gdt.optim.SGD(1.0), momentum=0.5)
+        >>> model = {"w": gdt.asarray([4.0])}
+        >>> optimizer.update(model, {"w": gdt.asarray([1.0])})
+        >>> optimizer.update(model, {"w": gdt.asarray([1.0])})
+        >>> with optimizer.averaged(model):
+        ...     model["w"].tolist()
+        ...
+        [2.5]
         """
         targets, averages = trainable_slots(parameters), self.state["average"]
         missing = [slot.name for slot in targets if slot.name not in averages]

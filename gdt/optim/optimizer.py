@@ -86,6 +86,9 @@ class Optimizer(Stateful):
         parameters: a Module, or a dict or list of arrays. The first `update` does the same; call
         `init` before a checkpoint is restored into the optimizer. Raises ArgumentError if there is
         no parameter.
+
+        >>> gdt.optim.Adam().init({"w": gdt.ones(2)}).state["m"]["w"].tolist()
+        [0.0, 0.0]
         """
         self.steps = 0
         for arrays in self.state.values():
@@ -121,17 +124,33 @@ class Optimizer(Stateful):
         An array to which anything else refers keeps its values. Raises ShapeError if gradients are
         missing, or if gradients or state have other shapes than the parameters, and ArgumentError
         if there is no parameter; then nothing is changed.
+
+        >>> model = {"w": gdt.asarray([1.0, 2.0])}
+        >>> gdt.optim.SGD(0.5).update(model, {"w": gdt.asarray([1.0, 0.0])})
+        >>> model["w"].tolist()
+        [0.5, 2.0]
         """
         targets = self.targets("update", parameters)
         self.take_step(*self.prepare(targets, by_name(gradients)))
 
     def scaled(self, loss: DistributedArray) -> DistributedArray:
-        """Return the loss to take the gradient of: itself, but for `LossScaling`."""
+        """Return the loss to take the gradient of: itself, but for `LossScaling`.
+
+        >>> optimizer = gdt.optim.LossScaling(gdt.optim.SGD(0.1), scale=8.0)
+        >>> float(optimizer.scaled(gdt.asarray(2.0)))
+        16.0
+        """
         return loss
 
     def unscaled(self, gradients: Tree) -> Tree:
         """Return the gradients of the loss, of those of the scaled loss: themselves, but for
-        `LossScaling`."""
+        `LossScaling`.
+
+        >>> optimizer = gdt.optim.LossScaling(gdt.optim.SGD(0.1), scale=8.0)
+        >>> loss = optimizer.scaled(gdt.asarray(2.0))
+        >>> float(optimizer.unscaled({"w": gdt.asarray(16.0)})["w"])
+        2.0
+        """
         return gradients
 
     def prepare(self, targets: Sequence[Slot], gradients: Mapping[str, Any]) -> Updates:

@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
@@ -60,6 +60,9 @@ Tree = Any
 class RerecordedWarning(UserWarning):
     """A function is recorded over and over, which costs more than it saves."""
 
+    def __init__(self, *message: object) -> None:
+        super().__init__(*message)
+
 
 class UnverifiedWarning(UserWarning):
     """A replay has not been verified, since there was not the memory to run the step twice."""
@@ -95,11 +98,22 @@ class StepRecorder(Recorder):
             self.on_host(f"use what counts in a place that no state names ({kind})", HELD)
 
 
-class Function:
-    """A step that records the ops of its first call and replays them; see `gdt.function`."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Function(Generic[P, R]):
+    """A step that records the ops of its first call and replays them; see `gdt.function`.
+
+    >>> step = gdt.function(lambda x: gdt.sum(x * x))
+    >>> [float(step(gdt.asarray([1.0, 2.0]))) for _ in range(3)]
+    [5.0, 5.0, 5.0]
+    >>> len(step.programs)
+    1
+    """
 
     def __init__(
-        self, function: Callable[..., Any], state: tuple[Any, ...] | None, verify: int | None
+        self, function: Callable[P, R], state: tuple[Any, ...] | None, verify: int | None
     ) -> None:
         functools.update_wrapper(self, function)
         self._function, self._named, self._verify = function, state, verify
@@ -123,7 +137,7 @@ class Function:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         observers = OBSERVERS.get()
         if observers:  # a tape, explain or a recording around this one wants every op
             # Processes compare the steps also where only one of them counts its collectives.
@@ -133,8 +147,9 @@ class Function:
         arguments = Arguments(args, kwargs, self._name)
         is_verified = self._verify and next(self._calls) % self._verify == 0
         if HISTORIES:
-            return self._compared(arguments, is_verified)
-        return self._verified(arguments) if is_verified else self._run(arguments)
+            return self._compared(arguments, is_verified)  # type: ignore[no-any-return]
+        run = self._verified if is_verified else self._run
+        return run(arguments)  # type: ignore[no-any-return]
 
     def _compared(self, arguments: Arguments, is_verified: Any) -> Any:
         """Run a call that processes compare: which arrays it is given, and not what its ops are
@@ -281,6 +296,14 @@ def _values(tree: Tree) -> list[tuple[str, Any]]:
 # ---------------------------------------------------------------- the decorator
 
 
+@overload
+def function(
+    f: Callable[P, R], *, state: Any = None, verify: int | None = None
+) -> Function[P, R]: ...
+@overload
+def function(
+    f: None = None, *, state: Any = None, verify: int | None = None
+) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 @partial(checked, eager=True)
 def function(
     f: Callable[..., Any] | None = None, *, state: Any = None, verify: int | None = None

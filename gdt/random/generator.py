@@ -50,11 +50,22 @@ class Generator:
         self._state = _key_of_seed(seed), 0
 
     def seed(self, seed: int) -> None:
-        """Start anew from this seed."""
+        """Start anew from this seed.
+
+        >>> generator = gdt.random.Generator(1)
+        >>> generator.seed(2)
+        >>> generator.take()
+        (2, 1)
+        """
         self.state = _key_of_seed(seed), 0
 
     def take(self) -> tuple[int, int]:
-        """The key and the stream of the next draw. Stream 0 is left to draws with explicit keys."""
+        """The key and the stream of the next draw. Stream 0 is left to draws with explicit keys.
+
+        >>> generator = gdt.random.Generator(1)
+        >>> generator.take(), generator.take()
+        ((1, 1), (1, 2))
+        """
         met_host("draw from a generator on the host", COUNTED)
         with self._lock:
             key, draws = self._state

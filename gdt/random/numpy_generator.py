@@ -64,6 +64,10 @@ class NumPyGenerator(Generator):
     arguments: the shape is `size`, and None takes the shape of the parameters. All of them take
     `layout=`, and those that draw floats `dtype=`. The numbers are those of `gdt.random`, not of
     NumPy: they depend on the seed, the number of the draw and the index of the element alone.
+
+    >>> rng = gdt.random.default_rng(7)
+    >>> rng.normal(10.0, 2.0, size=(3, 2)).shape
+    (3, 2)
     """
 
     beta = _in_numpys_order(continuous.beta)
@@ -111,7 +115,11 @@ class NumPyGenerator(Generator):
         *,
         layout: Layout | None = None,
     ) -> DistributedArray:
-        """`gdt.random.integers` in NumPy's order."""
+        """`gdt.random.integers` in NumPy's order.
+
+        >>> gdt.random.default_rng(0).integers(0, 10, size=3).shape
+        (3,)
+        """
         low, high = (0, low) if high is None else (low, high)
         shape = np.broadcast_shapes(np.shape(low), np.shape(high)) if size is None else size
         return integers(low, high, shape, dtype, endpoint=endpoint, key=self, layout=layout)
@@ -127,33 +135,60 @@ class NumPyGenerator(Generator):
         *,
         layout: Layout | None = None,
     ) -> DistributedArray:
-        """`gdt.random.choice` in NumPy's order; shuffle: ignored, since the order is random."""
+        """`gdt.random.choice` in NumPy's order; shuffle: ignored, since the order is random.
+
+        >>> gdt.random.default_rng(0).choice([3, 5], size=4).shape
+        (4,)
+        """
         shape = () if size is None else size
         return choosing.choice(a, shape, replace, p, axis, key=self, layout=layout)
 
     def permutation(
         self, x: Any, axis: int = 0, *, layout: Layout | None = None
     ) -> DistributedArray:
-        """`gdt.random.permutation`."""
+        """`gdt.random.permutation`.
+
+        >>> sorted(gdt.random.default_rng(0).permutation(4).tolist())
+        [0, 1, 2, 3]
+        """
         return choosing.permutation(x, axis, key=self, layout=layout)
 
     def permuted(
         self, x: Any, axis: int | None = None, *, layout: Layout | None = None
     ) -> DistributedArray:
-        """`gdt.random.permuted`."""
+        """`gdt.random.permuted`.
+
+        >>> sorted(gdt.random.default_rng(0).permuted([3, 1, 2]).tolist())
+        [1, 2, 3]
+        """
         return choosing.permuted(x, axis, key=self, layout=layout)
 
     def shuffle(self, x: DistributedArray, axis: int = 0) -> None:
-        """`gdt.random.shuffle`: in place."""
+        """`gdt.random.shuffle`: in place.
+
+        >>> x = gdt.arange(4)
+        >>> gdt.random.default_rng(0).shuffle(x)
+        >>> sorted(x.tolist())
+        [0, 1, 2, 3]
+        """
         choosing.shuffle(x, axis, key=self)
 
     def bytes(self, length: int) -> bytes:
-        """Random bytes, on the host."""
+        """Random bytes, on the host.
+
+        >>> len(gdt.random.default_rng(0).bytes(3))
+        3
+        """
         numbers = integers(0, 256, length, np.uint8, key=self)
         return bytes(numbers.numpy())
 
     def spawn(self, n_children: int) -> list[NumPyGenerator]:
-        """New generators, whose numbers have nothing to do with those of this one."""
+        """New generators, whose numbers have nothing to do with those of this one.
+
+        >>> one, other = gdt.random.default_rng(0).spawn(2)
+        >>> float(one.random()) == float(other.random())
+        False
+        """
         return [_of_key(int(random_bits.fold_in(np, *self.take()))) for _ in range(n_children)]
 
 

@@ -48,7 +48,13 @@ class ArrayType(Immutable):
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: np.dtype, layout: Layout) -> ArrayType:
-        """Return the one type of this shape, dtype and layout."""
+        """Return the one type of this shape, dtype and layout.
+
+        >>> import numpy as np
+        >>> layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
+        >>> gdt.ArrayType.of((4,), np.dtype("float32"), layout)
+        float32[4]  ['x']
+        """
         key = (shape, dtype, layout)
         array_type = cls._interned.get(key)
         if array_type is None:
@@ -69,15 +75,22 @@ class ArrayType(Immutable):
         return array_type
 
     def with_layout(self, layout: Layout) -> ArrayType:
-        """Return the type of the same array in another layout."""
+        """Return the type of the same array in another layout.
+
+        >>> x = gdt.ones(4, layout=gdt.Layout(["x"], gdt.create_mesh([("x", 2)])))
+        >>> x.type.with_layout(gdt.Layout([None], x.mesh))
+        float64[4]  [-]
+        """
         return ArrayType.of(self.shape, self.dtype, layout)
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def mesh(self) -> Mesh:
+        """The mesh of the layout."""
         return self.layout.mesh
 
     @cached_property
@@ -140,24 +153,44 @@ class ArrayType(Immutable):
         return math.prod(self.local_shape) * self.dtype.itemsize
 
     def is_whole(self) -> bool:
-        """Whether this process holds all elements."""
+        """Whether this process holds all elements.
+
+        >>> x = gdt.ones((5, 2), layout=gdt.Layout(["x", None], gdt.create_mesh([("x", 2)])))
+        >>> x.type.is_whole(), gdt.sum(x).type.is_whole()
+        (True, True)
+        """
         mesh, split_axes = self.mesh, self.layout.split_axes
         return all(len({at[a] for at in mesh.blocks}) == mesh.grid[a] for a in split_axes)
 
     def extent(self, dim: int, index: int) -> tuple[int, int]:
         """Return the interval of global indices that shard `index` of axis `dim` holds, without
-        its padding."""
+        its padding.
+
+        >>> x = gdt.ones((5, 2), layout=gdt.Layout(["x", None], gdt.create_mesh([("x", 2)])))
+        >>> x.type.extent(0, index=1)
+        (3, 5)
+        """
         size, chunk = self.shape[dim], self.local_shape[dim]
         return min(index * chunk, size), min((index + 1) * chunk, size)
 
     def shard_slices(self, coordinate: Sequence[int]) -> tuple[slice, ...]:
-        """Return the part of the global array that the device at `coordinate` holds."""
+        """Return the part of the global array that the device at `coordinate` holds.
+
+        >>> x = gdt.ones((5, 2), layout=gdt.Layout(["x", None], gdt.create_mesh([("x", 2)])))
+        >>> x.type.shard_slices((1,))
+        (slice(3, 5, None), slice(0, 2, None))
+        """
         index = self.layout.shard_index
         return tuple(slice(*self.extent(d, index(coordinate, d))) for d in range(self.ndim))
 
     def padded_shards(self, dim: int) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield, for each shard of axis `dim` that has padding, its index along the mesh axes of
-        `dim` and its number of valid elements."""
+        `dim` and its number of valid elements.
+
+        >>> x = gdt.ones((5, 2), layout=gdt.Layout(["x", None], gdt.create_mesh([("x", 2)])))
+        >>> list(x.type.padded_shards(0))
+        [((1,), 2)]
+        """
         sizes = [self.mesh.sizes[a] for a in self.layout.dims[dim]]
         for index, at in enumerate(itertools.product(*map(range, sizes))):
             start, stop = self.extent(dim, index)

@@ -102,6 +102,10 @@ class Layout(Immutable):
 
         dims: for each array axis, the positions of the mesh axes that split it. reductions: for
         each mesh axis, its partial reduction or None; by default nothing is partial.
+
+        >>> mesh = gdt.create_mesh([("x", 2)])
+        >>> gdt.Layout.of(mesh, ((0,), ()))
+        Layout(['x', -], Mesh(x=2))
         """
         key = (mesh, dims, reductions or (None,) * mesh.ndim)
         layout = cls._interned.get(key)
@@ -168,7 +172,12 @@ class Layout(Immutable):
         ]
 
     def remedy_for(self, rank: int) -> str:
-        """Return what an error says to write in place of a layout that is not of this rank."""
+        """Return what an error says to write in place of a layout that is not of this rank.
+
+        >>> layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
+        >>> layout.remedy_for(2)
+        "Give an entry for each axis, such as Layout(['x', None], mesh)."
+        """
         entries = [self.mesh.axis_names[0], *[None] * (rank - 1)][:rank]
         return f"Give an entry for each axis, such as Layout({entries}, mesh)."
 
@@ -199,7 +208,11 @@ class Layout(Immutable):
     def num_shards(self, axis: int) -> int:
         """Return the number of shards along the array axis `axis`.
 
-        Raises LayoutError if there is no such axis."""
+        Raises LayoutError if there is no such axis.
+
+        >>> gdt.Layout(["x", None], gdt.create_mesh([("x", 4)])).num_shards(0)
+        4
+        """
         if not -self.rank <= axis < self.rank:
             raise error(
                 LayoutError,
@@ -209,15 +222,27 @@ class Layout(Immutable):
         return self.shard_counts[axis]
 
     def is_fully_replicated(self) -> bool:
-        """Return whether every device holds the whole value."""
+        """Return whether every device holds the whole value.
+
+        >>> gdt.Layout([None, None], gdt.create_mesh([("x", 4)])).is_fully_replicated()
+        True
+        """
         return not any(self.dims) and not any(self.reductions)
 
     def is_batch_parallel(self) -> bool:
-        """Return whether the first array axis is split and no other."""
+        """Return whether the first array axis is split and no other.
+
+        >>> gdt.Layout(["x", None], gdt.create_mesh([("x", 4)])).is_batch_parallel()
+        True
+        """
         return bool(self.dims) and bool(self.dims[0]) and not any(self.dims[1:])
 
     def is_single_device(self) -> bool:
-        """Return whether the mesh has one coordinate."""
+        """Return whether the mesh has one coordinate.
+
+        >>> gdt.Layout(["x"], gdt.create_mesh([("x", 4)])).is_single_device()
+        False
+        """
         return self.mesh.size == 1
 
     @cached_property
@@ -227,7 +252,12 @@ class Layout(Immutable):
 
     def split_as(self, dims: tuple[Axes, ...]) -> Layout:
         """Return the layout that splits array axes by the mesh axes `dims`, and is partial as this
-        one is over all other mesh axes."""
+        one is over all other mesh axes.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> gdt.Layout([None], mesh, partial=["y"]).split_as(((0,),))
+        Layout(['x'], Mesh(x=2, y=2), partial={'y': 'sum'})
+        """
         split_axes = Layout.of(self.mesh, dims).split_axes
         reductions = tuple(None if a in split_axes else r for a, r in enumerate(self.reductions))
         return Layout.of(self.mesh, dims, reductions)
@@ -252,7 +282,12 @@ class Layout(Immutable):
     def local_shape_from_global_shape(self, shape: Sequence[int]) -> list[int]:
         """Return the shape of the first shard of an array of global `shape`, rounded up.
 
-        Raises ShapeError if `shape` has another rank than the layout."""
+        Raises ShapeError if `shape` has another rank than the layout.
+
+        >>> layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 4)]))
+        >>> layout.local_shape_from_global_shape((10, 3))
+        [3, 3]
+        """
         if len(shape) != self.rank:
             raise error(
                 ShapeError,
@@ -263,7 +298,12 @@ class Layout(Immutable):
     def global_shape_from_local_shape(self, shape: Sequence[int]) -> list[int]:
         """Return the global shape of an array whose shards all have `shape`.
 
-        Raises ShapeError if `shape` has another rank than the layout."""
+        Raises ShapeError if `shape` has another rank than the layout.
+
+        >>> layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 4)]))
+        >>> layout.global_shape_from_local_shape((2, 3))
+        [8, 3]
+        """
         if len(shape) != self.rank:
             raise error(
                 ShapeError,
@@ -274,7 +314,12 @@ class Layout(Immutable):
     def shard_index(self, coordinate: Sequence[int], dim: int) -> int:
         """Return the index of the shard of array axis `dim` that the device at `coordinate` holds.
 
-        Raises LayoutError where the layout has no such axis or the mesh no such coordinate."""
+        Raises LayoutError where the layout has no such axis or the mesh no such coordinate.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> gdt.Layout([("x", "y")], mesh).shard_index((1, 0), dim=0)
+        2
+        """
         index = 0
         try:
             for axis in self.dims[dim]:
@@ -285,7 +330,12 @@ class Layout(Immutable):
         return index
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
-        """Return, for every device, row-major, the index of its shard along every array axis."""
+        """Return, for every device, row-major, the index of its shard along every array axis.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> gdt.Layout(["y"], mesh).offset_to_shard()
+        [(0,), (1,), (0,), (1,)]
+        """
         return [
             tuple(self.shard_index(c, d) for d in range(self.rank)) for c in self.mesh.coordinates()
         ]
@@ -303,7 +353,11 @@ class Layout(Immutable):
         return f"Layout([{dims}], {self.mesh}{reductions})"
 
     def to_string(self) -> str:
-        """Return the layout as one line of text that `from_string` reads."""
+        """Return the layout as one line of text that `from_string` reads.
+
+        >>> gdt.Layout(["x"], gdt.create_mesh([("x", 1)], device_type="CPU")).to_string()
+        'sharding_specs:x;partial:;mesh:|x=1|1|cpu:0'
+        """
         names = self.mesh.axis_names
         specs = ",".join("+".join(names[a] for a in axes) or UNSHARDED for axes in self.dims)
         reductions = ",".join(f"{n}={r}" for n, r in self.partial.items())

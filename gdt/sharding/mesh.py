@@ -112,7 +112,12 @@ class Mesh(Immutable):
 
     @classmethod
     def interned(cls) -> list[Mesh]:
-        """Return every mesh of this process to which something refers."""
+        """Return every mesh of this process to which something refers.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh in gdt.Mesh.interned()
+        True
+        """
         return list(cls._interned.values())
 
     # ---- facts
@@ -138,11 +143,20 @@ class Mesh(Immutable):
         return [math.prod(self.sizes[k + 1 :]) for k in range(self.ndim)]
 
     def shape(self) -> list[int]:
-        """Return the sizes of the axes."""
+        """Return the sizes of the axes.
+
+        >>> gdt.create_mesh([("x", 2), ("y", 3)]).shape()
+        [2, 3]
+        """
         return list(self.sizes)
 
     def axis_index(self, name: str, op: str = "Mesh") -> int:
-        """Return the position of the axis called `name`; raise MeshError if there is none."""
+        """Return the position of the axis called `name`; raise MeshError if there is none.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh.axis_index("y")
+        1
+        """
         if name not in self.axis_names:
             raise error(
                 MeshError,
@@ -154,11 +168,20 @@ class Mesh(Immutable):
         return self.axis_names.index(name)
 
     def dim_size(self, name: str) -> int:
-        """Return the number of coordinates along the axis called `name`."""
+        """Return the number of coordinates along the axis called `name`.
+
+        >>> gdt.create_mesh([("x", 2), ("y", 3)]).dim_size("y")
+        3
+        """
         return self.sizes[self.axis_index(name, "Mesh.dim_size")]
 
     def contains_dim(self, name: str) -> bool:
-        """Return whether an axis is called `name`."""
+        """Return whether an axis is called `name`.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh.contains_dim("y"), mesh.contains_dim("z")
+        (True, False)
+        """
         return name in self.axis_names
 
     def __getitem__(self, name: str) -> MeshDimension:
@@ -167,58 +190,111 @@ class Mesh(Immutable):
     # ---- devices
 
     def device_type(self) -> str:
-        """Return `"CPU"` or `"GPU"`."""
+        """Return `"CPU"` or `"GPU"`.
+
+        >>> gdt.create_mesh([("x", 2)], device_type="CPU").device_type()
+        'CPU'
+        """
         return "CPU" if self.device_kind == "cpu" else "GPU"
 
     def global_devices(self) -> list[str]:
-        """Return the device of every coordinate, row-major."""
+        """Return the device of every coordinate, row-major.
+
+        >>> gdt.create_mesh([("x", 2)], device_type="CPU").global_devices()
+        ['cpu:0', 'cpu:1']
+        """
         return list(self.devices)
 
     def local_devices(self) -> list[str]:
-        """Return the devices of the coordinates that this process hosts."""
+        """Return the devices of the coordinates that this process hosts.
+
+        >>> gdt.create_mesh([("x", 2)], device_type="CPU").local_devices()
+        ['cpu:0', 'cpu:1']
+        """
         return [self.devices[i] for i in self.local_device_ids()]
 
     def num_local_devices(self) -> int:
-        """Return the number of coordinates that this process hosts."""
+        """Return the number of coordinates that this process hosts.
+
+        >>> gdt.create_mesh([("x", 4)]).num_local_devices()
+        4
+        """
         return len(self.local_device_ids())
 
     def global_device_ids(self) -> np.ndarray:
         """Return the position of every coordinate in `global_devices()`: int64, shaped as the
-        mesh."""
+        mesh.
+
+        >>> gdt.create_mesh([("x", 2), ("y", 2)]).global_device_ids().tolist()
+        [[0, 1], [2, 3]]
+        """
         return np.arange(self.size).reshape(self.sizes)
 
     def local_device_ids(self) -> list[int]:
-        """Return the positions in `global_devices()` of the coordinates of this process."""
+        """Return the positions in `global_devices()` of the coordinates of this process.
+
+        >>> gdt.create_mesh([("x", 4)]).local_device_ids()
+        [0, 1, 2, 3]
+        """
         return [int(np.ravel_multi_index(c, self.sizes)) for c in self.local_coordinates()]
 
     def min_global_device_id(self) -> int:
-        """Return the smallest of `global_device_ids()`, which is 0."""
+        """Return the smallest of `global_device_ids()`, which is 0.
+
+        >>> gdt.create_mesh([("x", 4)]).min_global_device_id()
+        0
+        """
         return 0
 
     def coordinates(self) -> Iterator[tuple[int, ...]]:
-        """Return an iterator of all coordinates, row-major."""
+        """Return an iterator of all coordinates, row-major.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> list(mesh.coordinates())
+        [(0, 0), (0, 1), (1, 0), (1, 1)]
+        """
         return itertools.product(*map(range, self.sizes))
 
     def local_coordinates(self) -> list[tuple[int, ...]]:
-        """Return the coordinates that this process hosts, row-major."""
+        """Return the coordinates that this process hosts, row-major.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh.local_coordinates()
+        [(0, 0), (0, 1), (1, 0), (1, 1)]
+        """
         hosted = set(self.blocks)
         return [c for c in self.coordinates() if self.block_of(c)[0] in hosted]
 
     def block_of(self, coordinate: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the grid coordinate of the block that hosts `coordinate`, and the place of
-        `coordinate` in that block's box."""
+        `coordinate` in that block's box.
+
+        >>> mesh = gdt.create_mesh([("x", 4)], device_type="CPU", blocks=2)
+        >>> mesh.block_of((3,))
+        ((1,), (1,))
+        """
         pairs = [divmod(c, b) for c, b in zip(coordinate, self.box, strict=True)]
         return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
 
     def own_block(self, coordinate: Sequence[int]) -> int:
         """Return the position in `blocks` of the block that hosts `coordinate`, which must be a
-        coordinate of this process."""
+        coordinate of this process.
+
+        >>> mesh = gdt.create_mesh([("x", 4)], device_type="CPU", blocks=2)
+        >>> mesh.own_block((3,))
+        1
+        """
         return self.blocks.index(self.block_of(coordinate)[0])
 
     def device_location(self, device_id: int) -> list[int]:
         """Return the coordinate of the device at position `device_id` of `global_devices()`.
 
-        Raises MeshError for a position outside the mesh."""
+        Raises MeshError for a position outside the mesh.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh.device_location(3)
+        [1, 1]
+        """
         if not 0 <= device_id < self.size:
             raise error(
                 MeshError,
@@ -228,20 +304,40 @@ class Mesh(Immutable):
         return [int(i) for i in np.unravel_index(device_id, self.sizes)]
 
     def coords(self, device_id: int) -> np.ndarray:
-        """Return `device_location(device_id)` as an int64 array."""
+        """Return `device_location(device_id)` as an int64 array.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh.coords(3).tolist()
+        [1, 1]
+        """
         return np.array(self.device_location(device_id))
 
     def local_device_locations(self) -> list[dict[str, int]]:
-        """Return `{axis name: index}` of every coordinate that this process hosts."""
+        """Return `{axis name: index}` of every coordinate that this process hosts.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh.local_device_locations()[-1]
+        {'x': 1, 'y': 1}
+        """
         return [dict(zip(self.axis_names, c, strict=True)) for c in self.local_coordinates()]
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
-        """Return `{device id: {axis name: index}}` of every coordinate."""
+        """Return `{device id: {axis name: index}}` of every coordinate.
+
+        >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+        >>> mesh.unravel_index()[2]
+        {'x': 1, 'y': 0}
+        """
         indices = (dict(zip(self.axis_names, c, strict=True)) for c in self.coordinates())
         return dict(enumerate(indices))
 
     def host_mesh(self) -> Mesh:
-        """Return the mesh of the same axes on virtual devices of the host."""
+        """Return the mesh of the same axes on virtual devices of the host.
+
+        >>> mesh = gdt.create_mesh([("x", 2)])
+        >>> mesh.host_mesh().device_type()
+        'CPU'
+        """
         return create_mesh(
             list(zip(self.axis_names, self.sizes, strict=True)),
             mesh_name=self.name,
@@ -250,11 +346,19 @@ class Mesh(Immutable):
         )
 
     def is_remote(self) -> bool:
-        """Return whether this process hosts none of the coordinates."""
+        """Return whether this process hosts none of the coordinates.
+
+        >>> gdt.create_mesh([("x", 2)]).is_remote()
+        False
+        """
         return not self.blocks
 
     def is_single_device(self) -> bool:
-        """Return whether the mesh has one coordinate."""
+        """Return whether the mesh has one coordinate.
+
+        >>> gdt.create_mesh([("x", 2)]).is_single_device()
+        False
+        """
         return self.size == 1
 
     # ---- text
@@ -268,7 +372,11 @@ class Mesh(Immutable):
     def to_string(self) -> str:
         """Return the mesh as one line of text that `from_string` reads:
         `name|x=4,y=2|blocks|device,device,...`, where `blocks` counts the blocks of one process;
-        and `|to_one` behind it, if `reduce_by` is not the default."""
+        and `|to_one` behind it, if `reduce_by` is not the default.
+
+        >>> gdt.create_mesh([("x", 2)], device_type="CPU").to_string()
+        '|x=2|1|cpu:0,cpu:1'
+        """
         axes = ",".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
         way = "" if self.reduce_by == WAYS[0] else f"|{self.reduce_by}"
         return f"{self.name}|{axes}|{len(self.blocks)}|{','.join(self.devices)}{way}"
@@ -277,7 +385,12 @@ class Mesh(Immutable):
     def from_string(text: str) -> Mesh:
         """Return the mesh that `to_string` wrote as `text`; it is the same object.
 
-        Raises MeshError for any other text."""
+        Raises MeshError for any other text.
+
+        >>> mesh = gdt.create_mesh([("x", 2)])
+        >>> gdt.Mesh.from_string(mesh.to_string()) is mesh
+        True
+        """
         form = re.fullmatch(r"([^|]*)\|(\w+=\d+(?:,\w+=\d+)*)\|(\d+)\|([^|]+)(?:\|(\w+))?", text)
         if form is None:
             raise error(
@@ -293,7 +406,11 @@ class Mesh(Immutable):
 
     @staticmethod
     def from_device(device: str) -> Mesh:
-        """Return the mesh of one coordinate on `device`."""
+        """Return the mesh of one coordinate on `device`.
+
+        >>> gdt.Mesh.from_device("cpu:0")
+        Mesh(device=1)
+        """
         return create_mesh([("device", 1)], devices=[device])
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -63,7 +63,12 @@ class Sample:
         return [a for a in leaves(self.args) if isinstance(a, np.ndarray)]
 
     def with_arrays(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the arguments with `arrays` in the places of the sample's own arrays."""
+        """Return the arguments with `arrays` in the places of the sample's own arrays.
+
+        >>> import numpy as np
+        >>> gdt.testing.Sample((np.ones(2), 3)).with_arrays([np.zeros(2)])
+        (array([0., 0.]), 3)
+        """
         remaining = iter(arrays)
         args: tuple[Any, ...] = mapped(
             lambda a: next(remaining) if isinstance(a, np.ndarray) else a, self.args

@@ -33,6 +33,17 @@ class Callback:
     `self.trainer.stop_training = True` ends it after the batch or epoch, as does
     `self.model.stop_training = True`. What `state` returns is saved with the training; `load` gets
     it when a training is resumed. Arrays in the dict `arrays` are saved too.
+
+    >>> class StopsAt(gdt.training.Callback):
+    ...     def on_epoch_end(self, epoch, logs=None):
+    ...         self.trainer.stop_training = epoch == 1
+    ...
+    >>> import numpy as np
+    >>> model = gdt.nn.Sequential(gdt.nn.Dense(1, 1, key=0))
+    >>> model.compile("sgd", "mse")
+    >>> x = np.ones((4, 1), "float32")
+    >>> len(model.fit(x, x, epochs=9, verbose=0, callbacks=[StopsAt()])["loss"])
+    2
     """
 
     trainer: Any  # the Trainer
@@ -54,11 +65,21 @@ class Callback:
         return has_batch_methods(self, Callback)
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed training needs, in values that JSON can hold."""
+        """Return what a resumed training needs, in values that JSON can hold.
+
+        >>> gdt.training.EarlyStopping(patience=2).state()
+        {'best': None, 'wait': 0, 'best_epoch': 0}
+        """
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned: by default, set attributes of these names."""
+        """Go on from what `state` returned: by default, set attributes of these names.
+
+        >>> callback = gdt.training.Callback()
+        >>> callback.load({"best": 0.5})
+        >>> callback.best
+        0.5
+        """
         vars(self).update(state)
 
     def on_train_begin(self, logs: Numbers | None = None) -> None:

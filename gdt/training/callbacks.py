@@ -265,6 +265,9 @@ class TerminateOnNaN(Callback):
     """End the training without an error where the loss is not a number or infinite, with a warning.
 
     Without this callback such a loss is a NanError.
+
+    >>> isinstance(gdt.training.TerminateOnNaN(), gdt.training.Callback)
+    True
     """
 
     def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:

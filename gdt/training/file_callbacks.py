@@ -161,6 +161,9 @@ class TensorBoard(Callback):
     update_freq: "epoch", or after how many batches their results are written too.
 
     Raises ArgumentError for another `update_freq`, and where tensorboardX is not installed.
+
+    >>> gdt.training.TensorBoard("logs", update_freq=10).watches_batches
+    True
     """
 
     def __init__(

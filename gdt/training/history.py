@@ -62,6 +62,12 @@ class History(Mapping[str, list[Any]]):
 
         Returns matplotlib's Figure, which a notebook shows; `figure.savefig(path)` writes it. Needs
         matplotlib.
+
+        >>> import numpy as np
+        >>> trainer = gdt.Trainer(gdt.nn.Dense(1, 1, key=0), "sgd", "mse")
+        >>> history = trainer.fit([(np.ones((2, 1)), np.ones((2, 1)))], epochs=2, show=False)
+        >>> type(history.plot()).__name__
+        'Figure'
         """
         from matplotlib.figure import Figure  # noqa: PLC0415
         from matplotlib.ticker import MaxNLocator  # noqa: PLC0415

@@ -60,7 +60,12 @@ def current_strategy() -> Strategy | None:
 
 
 class Strategy:
-    """The base of strategies: a mesh, and the names of the axes that split batches."""
+    """The base of strategies: a mesh, and the names of the axes that split batches.
+
+    >>> strategy = gdt.MirroredStrategy(4)
+    >>> isinstance(strategy, gdt.Strategy), strategy.num_replicas_in_sync
+    (True, 4)
+    """
 
     layout_map: LayoutMap | None = None
 
@@ -99,12 +104,21 @@ class Strategy:
             _current.reset(token)
 
     def layout(self, rank: int) -> Layout:
-        """Return the layout of an array of a batch: its rows are split over the replicas."""
+        """Return the layout of an array of a batch: its rows are split over the replicas.
+
+        >>> gdt.MirroredStrategy(4).layout(rank=2)
+        Layout(['batch', -], Mesh(batch=4))
+        """
         axes = self.batch_axes[0] if len(self.batch_axes) == 1 else self.batch_axes
         return Layout([axes, *[None] * (rank - 1)][:rank], self.mesh)
 
     def place(self, batch: Any) -> Any:
-        """Return a batch with the arrays of the host split over the replicas."""
+        """Return a batch with the arrays of the host split over the replicas.
+
+        >>> import numpy as np
+        >>> gdt.MirroredStrategy(4).place(np.ones((8, 2))).layout
+        Layout(['batch', -], Mesh(batch=4))
+        """
         return mapped(partial(placed, rows=self.layout(1)), batch)
 
     def experimental_distribute_dataset(self, dataset: Iterable[Any]) -> Iterable[Any]:
@@ -211,7 +225,13 @@ class Strategy:
     def gather(self, value: DistributedArray, axis: int = 0) -> DistributedArray:
         """Return an array whole on every device, its parts joined along `axis`, which is 0.
 
-        Raises ArgumentError for another axis."""
+        Raises ArgumentError for another axis.
+
+        >>> strategy = gdt.MirroredStrategy(2)
+        >>> import numpy as np
+        >>> strategy.gather(strategy.place(np.arange(4))).layout
+        Layout([-], Mesh(batch=2))
+        """
         if axis != 0:
             op, problem = f"{type(self).__name__}.gather", f"axis is {axis!r}"
             raise error(ArgumentError, op, problem, remedy="Parts are rows: it is 0.")
@@ -220,7 +240,14 @@ class Strategy:
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return the parts of the replicas of this process as NumPy arrays, each whole along the
         mesh axes that split no batches. Of a value that is not split, or is no array, the part of
-        every replica is the value."""
+        every replica is the value.
+
+        >>> import numpy as np
+        >>> strategy = gdt.MirroredStrategy(2)
+        >>> parts = strategy.experimental_local_results(strategy.place(np.arange(4)))
+        >>> [part.tolist() for part in parts]
+        [[0, 1], [2, 3]]
+        """
         if not isinstance(value, DistributedArray):
             return (value,) * self.num_replicas_in_sync
         mesh = value.mesh

@@ -47,7 +47,7 @@ class Session:
     def __init__(self) -> None:
         self.stop_training = False
         self.display: Display | None = None
-        self.programs: dict[str, Recorded] = {}
+        self.programs: dict[str, Recorded[..., Any]] = {}
         self.trained: list[Sequence[int]] = []  # the shapes of rows of which the model has learnt
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -158,6 +158,11 @@ class Trainer(Steps):
 
         Their rows are split over the axes of the strategy in whose scope the trainer was made, or
         over the first axis of the mesh.
+
+        >>> import numpy as np
+        >>> model = gdt.nn.Dense(2, 1, gdt.Layout.replicated(gdt.create_mesh([("batch", 2)]), 2))
+        >>> gdt.Trainer(model, "sgd", "mse").place(np.ones((4, 2))).layout
+        Layout(['batch', -], Mesh(batch=2))
         """
         return BatchPlacement(self.model, self.batch_axes)(batch)
 
@@ -224,6 +229,13 @@ class Trainer(Steps):
         loss is not finite: it says whether the batch, the predictions or the loss are not, and in
         which row, and the model, its optimizer and the random state are as before that step. For
         this a copy of them is kept; the callback `TerminateOnNaN` ends a training without.
+
+        >>> import numpy as np
+        >>> trainer = gdt.Trainer(gdt.nn.Dense(1, 1, key=0), gdt.optim.SGD(0.1), "mse")
+        >>> x = np.linspace(-1, 1, 8, dtype="float32")[:, None]
+        >>> history = trainer.fit([(x, 2 * x)], epochs=20, show=False)
+        >>> history["loss"][-1] < 0.1
+        True
         """
         options = {name: value for name, value in locals().items() if name != "self"}
         return Fit(self, **options).run()
@@ -253,6 +265,11 @@ class Trainer(Steps):
 
         steps: how many batches to use; None for all. Raises ArgumentError if there is no batch, as
         in an iterator that has ended.
+
+        >>> import numpy as np
+        >>> trainer = gdt.Trainer(gdt.nn.Dense(1, 1, initializer="zeros"), "sgd", "mse")
+        >>> trainer.evaluate([(np.zeros((2, 1)), np.ones((2, 1)))])
+        {'loss': 1.0}
         """
         measurement, step = Measurement(self.metrics), self.recorded(self.test_step)
         with self._evaluation("Trainer.evaluate", batches, steps) as placed:
@@ -267,6 +284,11 @@ class Trainer(Steps):
 
         batches: of inputs x, or of tuples that begin with them. steps: how many to use; None for
         all. The result has the structure of the model's, with the batches joined along axis 0.
+
+        >>> import numpy as np
+        >>> trainer = gdt.Trainer(gdt.nn.Dense(1, 1, initializer="ones"), "sgd", "mse")
+        >>> trainer.predict([np.ones((2, 1))]).tolist()
+        [[1.0], [1.0]]
         """
         parts, step = [], self.recorded(self._predicted)
         with self._evaluation("Trainer.predict", batches, steps) as placed:
