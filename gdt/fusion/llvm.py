@@ -385,7 +385,7 @@ SECONDS: list[float] = []
 
 
 def described() -> str:
-    """How many loops of chains there are in this process, and what their compilation has taken."""
+    """The number of loops of chains in this process, and the time of their compilation."""
     made = f"{len(SECONDS)} compiled in {sum(SECONDS):.2f} s, the others from disk"
     return problem() or f"{len(_COMPILED)} in this process: {made}"
 
@@ -400,7 +400,7 @@ def compiled(text: str, count: int) -> Function:
 
 @cache
 def _engine() -> Any:
-    """What holds the machine code of all loops; it owns the target machine from now on."""
+    """The holder of the machine code of all loops; it owns the target machine from now on."""
     import llvmlite.binding as llvm  # noqa: PLC0415
 
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target()[0])
