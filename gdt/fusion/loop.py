@@ -81,7 +81,7 @@ class FusedLoop:
         it, large ones in several threads; return whether an op may have made infinities or NaN."""
         function, parts = self.prepared(shape, *[b.shape for b in blocks])
         is_odd = run_together(function, [(*blocks, *outs)], parts, self.work(shape))
-        if is_odd and not self.is_tolerant and not all(map(_is_finite, blocks)):
+        if is_odd and not self.is_tolerant and not all(map(is_finite, blocks)):
             self.is_tolerant = True
             return self(shape, blocks, outs)
         return is_odd
@@ -148,7 +148,8 @@ def is_plain(value: Any) -> bool:
     return flags.carray or (flags.c_contiguous and flags.aligned)  # the former asks for writable
 
 
-def _is_finite(block: Block) -> bool:
+def is_finite(block: Block) -> bool:
+    """Whether all elements of a block are finite."""
     return block.dtype.kind != "f" or bool(np.isfinite(block).all())
 
 

@@ -123,6 +123,17 @@ def has_formula(
     return declare
 
 
+def is_reduction(name: str) -> Callable[[T], T]:
+    """Declare that an op is a reduction over `axis`, which loops compute: "sum", "max" or "min"; a
+    decorator of the op."""
+
+    def declare(op: T) -> T:
+        op.declaration.body.reduction = name  # type: ignore[attr-defined]
+        return op
+
+    return declare
+
+
 def has_close_formula(
     text: str | Callable[..., str], dtypes: Sequence[str] = ("f4", "f8")
 ) -> Callable[[T], T]:

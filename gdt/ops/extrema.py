@@ -10,6 +10,7 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE, same_statics
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
+from gdt.fusion.op_formula import is_reduction
 from gdt.ops.axes import Axis, checked_axis
 from gdt.ops.blocks.reduction_kernels import arg_kernel, extreme_kernel
 from gdt.ops.blocks.sums import extreme
@@ -28,6 +29,7 @@ Block = Any
 # ---------------------------------------------------------------- max and min
 
 
+@is_reduction("max")
 @op(
     reduction_rule,
     reduce="max",
@@ -59,6 +61,7 @@ def max_(
     return extreme(xp, x, axis, keepdims, "max")
 
 
+@is_reduction("min")
 @op(
     reduction_rule,
     reduce="min",

@@ -13,6 +13,7 @@ from gdt.engine.declaration import same_statics
 from gdt.engine.loops import are_arrays
 from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.fusion.op_formula import has_formula, is_reduction
 from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.host_values import warn
 from gdt.ops.blocks.reduction_kernels import mean_kernel, sum_kernel
@@ -91,6 +92,7 @@ def restore_axes(
 # ---------------------------------------------------------------- sum and mean
 
 
+@is_reduction("sum")
 @op(sum_rule, linear="x", prepare=prepare_sum, extended="out, initial, where")
 def sum_(
     xp: Any,
@@ -150,6 +152,7 @@ def _prepare_mean(array_type: ArrayType, **static: Any) -> dict[str, Any]:
     return {**prepared, "dtype": dtype}
 
 
+@has_formula(lambda count, dtype: f"x / full_like(x, {float(count)})")
 def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any]) -> Block:
     if not count and xp is np:
         warn("Mean of empty slice")
@@ -169,6 +172,7 @@ def _mean_rule(
     return RuleSpec(reduction_text(array_type, axis, keepdims), whole=whole, linear=False)
 
 
+@is_reduction("sum")
 @op(_mean_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count, extended="out, where")
 def mean(
     xp: Any,

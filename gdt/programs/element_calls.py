@@ -69,17 +69,17 @@ class LoopInput(NamedTuple):
 
 def element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) -> ElementCall | None:
     """The element-wise call that an instruction makes; None if it makes no such call."""
-    if k.donated or k.is_effect or k.communicates or len(k.outputs) != 1 or not k.inputs:
+    if not is_pure(k) or not k.inputs:
         return None
     blocks = blocks_of(values[k.outputs[0]])
     first = blocks[0]
     device = k.function.device if isinstance(k.function, PlacedFunction) else None
-    is_block = on_gpu if device else _is_on_host
+    is_block = on_gpu if device else is_on_host
     if device and device.backend.runner is None:
         return None
     if not is_block(first) or any(b.shape != first.shape for b in blocks):
         return None
-    found = [_normalized(part) for part in _parts(k, len(blocks))]
+    found = [normalized(part) for part in parts_of(k, len(blocks))]
     if not found or found[0] is None:
         return None
     function, arguments, keywords = found[0]
@@ -129,7 +129,13 @@ def kind_of(argument: Any, values: Sequence[Any]) -> Any:
     return getattr(block, "dtype", type(block))
 
 
-def _is_on_host(block: Any) -> bool:
+def is_pure(k: Instruction) -> bool:
+    """Whether all that an instruction does is to make the value of one register."""
+    return not (k.donated or k.is_effect or k.communicates) and len(k.outputs) == 1
+
+
+def is_on_host(block: Any) -> bool:
+    """Whether a block is an array of NumPy."""
     return isinstance(block, np.ndarray)
 
 
@@ -148,7 +154,7 @@ def _on_host(
     return function, formula
 
 
-def _parts(k: Instruction, count: int) -> Sequence[Expression | None]:
+def parts_of(k: Instruction, count: int) -> Sequence[Expression | None]:
     """The expression of each block of an instruction's output."""
     function = k.function.function if isinstance(k.function, PlacedFunction) else k.function
     expression = getattr(function, "expression", None)
@@ -164,7 +170,7 @@ def _parts(k: Instruction, count: int) -> Sequence[Expression | None]:
     return [expression] if count == 1 else []
 
 
-def _normalized(part: Expression | None) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None:
+def normalized(part: Expression | None) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None:
     """The function that an expression calls, its arguments, and its keywords but for `out`; None
     for an expression of another kind. Arguments: see `_argument`."""
     if not isinstance(part, CallExpression):

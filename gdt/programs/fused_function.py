@@ -56,12 +56,9 @@ class FusedFunction:
         rows = [values]
         if count:
             rows = [tuple([v[n] if type(v) is tuple else v for v in values]) for n in range(count)]
-        outs = self._as_they_are(rows) if self.shapes else None
+        outs = self._of_all(rows)
         if outs is None:
-            found = [self._outs(row) for row in rows]
-            outs = [row for row in found if row is not None]
-            if len(outs) < len(found):
-                return self.run_one_by_one(*values)
+            return self.run_one_by_one(*values)
         return [*zip(*outs, strict=True)] if count else outs[0]
 
     @cached_property
@@ -69,6 +66,16 @@ class FusedFunction:
         """The function that runs the instructions that it replaces, made when it is first needed:
         most never give a value of which NumPy would warn."""
         return self.one_by_one()
+
+    def _of_all(self, rows: Sequence[Sequence[Any]]) -> list[list[Block]] | None:
+        """The blocks of all outputs for each of `rows`, a block of every value; None if the
+        instructions have to run one by one."""
+        outs = self._as_they_are(rows) if self.shapes else None
+        if outs is None:
+            found = [self._outs(row) for row in rows]
+            outs = [row for row in found if row is not None]
+            return outs if len(outs) == len(found) else None
+        return outs
 
     def _as_they_are(self, rows: Sequence[Sequence[Any]]) -> list[list[Block]] | None:
         """The blocks of all outputs, computed in one go, for all blocks of the values; None where

@@ -26,9 +26,13 @@ from gdt.programs.element_calls import ElementCall, element_call
 from gdt.programs.fused_function import FusedFunction, Run, fused_kernel
 from gdt.programs.graph_writer import GraphWriter
 from gdt.programs.instruction import Instruction
+from gdt.programs.reducing import Group, ReducingWriter, ReductionCall, reduction_call
 from gdt.programs.slices import Slices
 
 Shape = tuple[int, ...]
+Call = ElementCall | ReductionCall
+
+LITTLE = 16  # times less than the largest element-wise call makes
 
 
 def fused(
@@ -44,69 +48,117 @@ def fused(
     program was recorded. constants: the registers that are the same in every run. program: makes a
     function of instructions, of the registers that it takes and of those that it returns.
     """
-    calls = [element_call(k, values, constants) for k in instructions]
+    calls: list[Call | None] = [
+        element_call(k, values, constants) or reduction_call(k, values) for k in instructions
+    ]
     readers: dict[int, set[int]] = {}
     for at, k in enumerate(instructions):
         for r in k.inputs:
             readers.setdefault(r, set()).add(at)
-    result: list[Instruction] = []
-    for is_run, group in groupby(enumerate(calls), lambda pair: pair[1] is not None):
-        numbers = [at for at, _ in group]
-        if not is_run:
-            result += [instructions[at] for at in numbers]
-            continue
-        for part in _alike(numbers, calls):
-            own = {*part}
+
+    def of_run(numbers: Sequence[int]) -> Iterator[Instruction]:
+        """The instructions in the place of some that may be put in another order."""
+        for group, chain in _alike(numbers, calls, instructions, values):
+            own = {*chain}
             returned = [
                 r
-                for at in part
+                for at in chain
                 for r in instructions[at].outputs
                 if r in outputs or not readers.get(r, set()) <= own
             ]
-            chosen = [call for at in part if (call := calls[at]) is not None]
-            segment = _segment(chosen, returned, values, program)
-            result += [segment] if segment else [instructions[at] for at in part]
+            chosen = [call for at in chain if (call := calls[at]) is not None]
+            segment = None
+            if group is not None:
+                segment = _segment(chosen, returned, values, program, group)
+            if segment:
+                yield segment
+            elif group is not None and group.grid is not None:
+                for at in chain:  # without the reductions
+                    calls[at] = calls[at] if isinstance(calls[at], ElementCall) else None
+                yield from of_run(chain)
+            else:
+                yield from [instructions[at] for at in chain]
+
+    result: list[Instruction] = []
+    most = max(
+        (_nbytes([c.output], values) for c in calls if isinstance(c, ElementCall)), default=0
+    )
+
+    def is_part(at: int) -> bool:
+        return calls[at] is not None or _is_movable(instructions[at], values, most)
+
+    for is_run, members in groupby(range(len(instructions)), is_part):
+        numbers = [*members]
+        result += of_run(numbers) if is_run else [instructions[at] for at in numbers]
     return result
 
 
-def _alike(numbers: Sequence[int], calls: Sequence[ElementCall | None]) -> Iterator[list[int]]:
-    """Consecutive calls in groups of one shape and device, ordered so that each runs after its
-    operands.
+def _is_movable(k: Instruction, values: Sequence[Any], most: int) -> bool:
+    """Whether an instruction that is no call may run before calls that stand before it: it makes a
+    view, or little beside `most` bytes, as they have."""
+    if k.donated or k.is_effect or k.communicates:
+        return False
+    return bool(k.views) or LITTLE * _nbytes(k.outputs, values) <= most
+
+
+def _alike(
+    numbers: Sequence[int],
+    calls: Sequence[Call | None],
+    instructions: Sequence[Instruction],
+    values: Sequence[Any],
+) -> Iterator[tuple[Group | None, list[int]]]:
+    """Instructions in groups of calls that may be a chain, ordered so that each runs after its
+    operands; None with each that is no call.
 
     Of the calls whose operands are computed, those of the smallest shape come first: they are
     operands of larger ones, whose group would else be cut in two.
     """
-    waiting = {at: call for at in numbers if (call := calls[at]) is not None}
+    waiting = dict.fromkeys(numbers)
     while waiting:
-        missing = {call.output for call in waiting.values()}
-        ready = [c for c in waiting.values() if missing.isdisjoint(c.instruction.inputs)]
-        first = min(ready, key=lambda c: math.prod(c.shape))
-        group = []
-        for at, call in waiting.items():
-            is_alike = (call.shape, call.device) == (first.shape, first.device)
-            if is_alike and missing.isdisjoint(call.instruction.inputs):
-                group.append(at)
-                missing.remove(call.output)
-        for at in group:
+        missing = {r for at in waiting for r in instructions[at].outputs}
+        ready = [at for at in waiting if missing.isdisjoint(instructions[at].inputs)]
+        chosen = [(math.prod(call.shape), at) for at in ready if (call := calls[at]) is not None]
+        if len(chosen) < len(ready):
+            alone = [at for at in ready if calls[at] is None]
+            yield from [(None, [at]) for at in alone]
+            for at in alone:
+                del waiting[at]
+            continue
+        first = calls[min(chosen)[1]]
+        assert first is not None
+        group, chain = Group(first, values), []
+        for at in waiting:
+            call = calls[at]
+            is_ready = call is not None and missing.isdisjoint(instructions[at].inputs)
+            if call is not None and is_ready and group.takes(call):
+                chain.append(at)
+                if not group.ends(call):
+                    missing.remove(call.output)
+        for at in chain:
             del waiting[at]
-        yield group
+        yield group, chain
 
 
 def _segment(
-    calls: Sequence[ElementCall],
+    calls: Sequence[Any],
     returned: Sequence[int],
     values: Sequence[Any],
     program: Callable[..., Run],
+    group: Group,
 ) -> Instruction | None:
     """One instruction in the place of calls; None if they cannot be fused, or would not be faster.
 
     returned: the registers of the calls that others read."""
-    shape, device = calls[0].shape, calls[0].device
+    shape, device = group.shape, group.device
     if not returned or (not device and (len(calls) < 2 or math.prod(shape) < SMALLEST)):
         return None
-    functions = FUNCTIONS if device else frozenset()
-    is_loop = are_compiled() or device
-    written = GraphWriter(values, functions) if is_loop else Slices(values)
+    written: Any
+    if group.grid is not None:
+        written = ReducingWriter(values, shape, group.grid)
+    elif device or are_compiled():
+        written = GraphWriter(values, FUNCTIONS if device else frozenset())
+    else:
+        written = Slices(values)
     for call in calls:
         if not written.write(call):
             return None
@@ -116,7 +168,12 @@ def _segment(
     registers = list(dict.fromkeys(i.register for i in written.inputs))
     instructions = [call.instruction for call in calls]
     segment: Any
-    if device and isinstance(written, GraphWriter):
+    one_by_one = partial(program, instructions, registers, returned)
+    if isinstance(written, ReducingWriter):
+        segment = written.function(registers, returned, one_by_one)
+        if segment is None:
+            return None
+    elif device:
         # A body of one op, such as that of gelu, may be a dozen launches by itself.
         if len(written.inputs) > MOST_INPUTS or written.operation_count < 2:
             return None
@@ -126,7 +183,6 @@ def _segment(
         segment = fused_kernel(kernel, registers, written.inputs, shape, device)
     else:
         made = [blocks_of(values[r])[0].dtype for r in returned]
-        one_by_one = partial(program, instructions, registers, returned)
         run = written.finished(returned)
         segment = FusedFunction(run, registers, written.inputs, shape, made, one_by_one)
     apart = [r for k in instructions for r in (*k.inputs, *k.outputs)]

@@ -104,13 +104,13 @@ def test_an_instruction_between_divides_a_chain() -> None:
     @recorded
     def step(x: Any) -> Any:
         y = x * 2 + 1
-        return y / gdt.sum(y) - 1
+        return y / gdt.cumsum(y) - 1
 
     x = gdt.asarray(np.ones(SIZE, "f4"))
     for _ in range(3):
         result = step(x)
     assert fused_ops(step) == [["multiply", "add"], ["divide", "subtract"]]
-    np.testing.assert_array_equal(result.numpy(), np.float32(3) / np.float32(3 * SIZE) - 1)
+    np.testing.assert_allclose(result.numpy(), 1 / np.arange(1, SIZE + 1) - 1, rtol=1e-6)
 
 
 def test_a_chain_reads_another_of_smaller_blocks(mode: str) -> None:
@@ -162,7 +162,7 @@ def test_indices_that_are_arrays_are_no_chain() -> None:
 
 
 def test_small_blocks_and_single_ops_are_left_as_they_are() -> None:
-    step = recorded(lambda x, y: (x * 2 + 1, gdt.sum(y * y)))
+    step = recorded(lambda x, y: (x * 2 + 1, gdt.cumsum(y * y)))
     for _ in range(3):
         step(gdt.ones(fusing.SMALLEST - 1), gdt.ones(SIZE))
     assert fused_ops(step) == []
@@ -362,4 +362,4 @@ def test_gradients_of_a_chain_are_those_of_the_step_as_written(mode: str) -> Non
         again, same = step(w, x)
         assert float(again) == float(value)
         np.testing.assert_array_equal(same.numpy(), gradient.numpy())
-    assert len(fused_ops(step)) >= 2
+    assert fused_ops(step)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdt.engine.plan import Shards
+from gdt.fusion.reducing import reduced
 
 Block = Any
 
@@ -32,6 +33,9 @@ def add_reduce(xp: Any, x: Block, axes: Any, keepdims: bool = False) -> Block:
         product = product_with_ones(x.shape, x.dtype.char, axes, keepdims)
         if product is not None:
             return product(x)
+        total = reduced("sum", x, axes, keepdims)
+        if total is not None:
+            return total
     return x.sum(axis=axes, keepdims=keepdims)
 
 
@@ -68,6 +72,10 @@ def add_up(xp: Any, x: Block, axes: Any, keepdims: bool, dtype: Any) -> Block:
     """`x.sum(axis=axes, keepdims=keepdims, dtype=dtype)`, for short rows in another way: NumPy adds
     one row after the other to the sum, with as many rounding errors as there are rows, and takes as
     long for a row of two numbers as for one of twenty."""
+    if xp is np and x.dtype.char in "fd" and dtype in (None, x.dtype):
+        total = reduced("sum", x, axes, keepdims)
+        if total is not None:
+            return total
     if xp is np and x.size > LARGEST and x.dtype.char in "fd" and dtype in (None, x.dtype):
         short = _short_rows(x, axes)
         if short is not None:
@@ -79,6 +87,10 @@ def add_up(xp: Any, x: Block, axes: Any, keepdims: bool, dtype: Any) -> Block:
 
 def extreme(xp: Any, x: Block, axes: Any, keepdims: bool, name: str) -> Block:
     """`x.max(axis=axes, keepdims=keepdims)`, or the minimum, in columns where rows are short."""
+    if xp is np:
+        found = reduced(name, x, axes, keepdims)
+        if found is not None:
+            return found
     if xp is np and x.size > LARGEST and x.dtype.kind in "fiu":
         short = _short_rows(x, axes)
         if short is not None and len(short[0]) <= LONGEST:

@@ -1,0 +1,247 @@
+"""Loops with reductions: sums, largest and smallest numbers of rows, sums of columns and blocks.
+
+A block is taken as rows of one length, its `Grid`, in the order of memory. Where rows are reduced,
+each is read, reduced, and read again for what is computed with the result, while it is in the
+cache. Of a whole block the sums of rows are added up at the end; of columns, a row of sums takes up
+a chunk of rows. Rows and chunks depend on the shape alone, so results are the same in any number of
+threads. Sums are computed in float64, and those of float32 rounded once.
+
+An op that reduces a large block calls the loop as well (`reduced`), and so has its bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.backend import NUMPY, threads
+from gdt.backend.numpy import order_in_memory
+from gdt.fusion import llvm
+from gdt.fusion.formula import ElementGraph, Node
+from gdt.fusion.loop import NBYTES, SMALLEST_OP, are_compiled, is_finite, run_together
+
+Block = Any
+Shape = tuple[int, ...]
+
+SMALLEST = SMALLEST_OP
+"""The fewest elements of a block that is reduced by a loop."""
+SHORTEST_ROW = 16  # elements; for shorter ones the calls of `row` take longer than the arithmetic
+LONGEST_COLUMNS = 1024  # elements; NumPy adds up longer rows faster
+CHUNK = 128  # rows that are added up one after the other, at least
+SUMS = {"all", "columns"}
+
+
+class Grid(NamedTuple):
+    """How a block is reduced: its rows, or its columns, or all of it. A whole block may have a
+    last, shorter row.
+
+    reduced: "rows", "columns" or "all". size: the number of elements.
+    """
+
+    reduced: str
+    rows: int
+    length: int
+    size: int
+
+
+@lru_cache(maxsize=4096)
+def grid_of(shape: Shape, axes: tuple[int, ...], name: str) -> Grid | None:
+    """The grid of a block of which there is a reduction over negative axes; None if no loop does
+    that. NumPy finds the largest number of columns or of a block as fast as a loop."""
+    size = math.prod(shape)
+    reduced = [i for i, n in enumerate(shape) if n > 1 and i - len(shape) in axes]
+    kept = [i for i, n in enumerate(shape) if n > 1 and i - len(shape) not in axes]
+    if not size or not reduced:
+        return None
+    is_sum = name == "sum"
+    if not kept and is_sum:
+        last = shape[-1]
+        is_row = 4 * SHORTEST_ROW <= last <= llvm.LONGEST_ROW
+        length = last if is_row else min(size, llvm.LONGEST_ROW)
+        return Grid("all", size // length, length, size)
+    if not kept:
+        return None
+    length = math.prod([shape[i] for i in (reduced if kept[-1] < reduced[0] else kept)])
+    if kept[-1] < reduced[0] and SHORTEST_ROW <= length <= llvm.LONGEST_ROW:
+        return Grid("rows", size // length, length, size)
+    if is_sum and reduced[-1] < kept[0] and SHORTEST_ROW <= length <= LONGEST_COLUMNS:
+        return Grid("columns", size // length, length, size)
+    return None
+
+
+class ReducingLoop:
+    """A loop over the rows of blocks, some of whose values are reductions.
+
+    inputs: of the graph, each a dtype and which elements of a row a block has: "whole" for all,
+    "row" for one, "column" for those of the only row, "one" for one element in all. outputs: values
+    and their kinds: "whole", "row", or "all" and "columns" for sums. checked, calls: see
+    `FusedLoop`. reductions: values that are checked always.
+    parameters: of the graph, see `packed`.
+    """
+
+    def __init__(
+        self,
+        graph: ElementGraph,
+        inputs: Sequence[tuple[str, str]],
+        outputs: Sequence[tuple[Node, str]],
+        checked: Sequence[Node],
+        calls: Sequence[llvm.GraphCall],
+        reductions: Sequence[Node],
+        parameters: Any = None,
+    ) -> None:
+        self.graph, self.inputs, self.outputs = graph, inputs, outputs
+        self.checked, self.calls, self.reductions = checked, calls, reductions
+        dtypes = [*[dtype for dtype, _ in inputs], *[graph.dtypes[node] for node, _ in outputs]]
+        self.kinds = (*[kind for _, kind in inputs], *[kind for _, kind in outputs])
+        self.itemsizes = tuple([int(dtype[1]) for dtype in dtypes])
+        self.dtypes = [np.dtype(graph.dtypes[node]) for node, _ in outputs]
+        self.parameters = parameters
+        # Of all values of an element, see `FusedLoop`.
+        apart = {"cast", llvm.COLUMNS, *llvm.REDUCTIONS}
+        used = [n for n in graph.used([n for n, _ in outputs]) if graph.operations[n] not in apart]
+        self.nbytes = sum(int(graph.dtypes[n][1]) for n in used)
+        self.is_tolerant = False  # see `FusedLoop`
+        self._functions: dict[bool, llvm.Function] = {}
+
+    def __call__(
+        self,
+        grid: Grid,
+        rows: Sequence[Sequence[Block]],
+        shapes: Sequence[Shape],
+        dtypes: Sequence[Any],
+    ) -> list[list[Block]] | None:
+        """The outputs, of these shapes and dtypes, for each of `rows`, C-ordered blocks for all
+        inputs; None if an op may have made infinities or NaN, or a sum is one."""
+        function = self._functions.get(self.is_tolerant) or self._compiled()
+        work = len(rows) * self.work(grid)
+        count = -(-threads.count_for(work) // len(rows))
+        parts = _numbers(grid, self.kinds, self.itemsizes, count)
+        outputs = [*zip(self.outputs, shapes, self.dtypes, dtypes, strict=True)]
+        results = [[self._memory(kind, s, d, grid) for (_, kind), s, d, _ in outputs] for _ in rows]
+        of_all = [(*row, *outs) for row, outs in zip(rows, results, strict=True)]
+        if run_together(function, of_all, [(part, self.parameters) for part in parts], work):
+            if self.is_tolerant or all(is_finite(b) for row in rows for b in row):
+                return None
+            self.is_tolerant = True
+            return self(grid, rows, shapes, dtypes)
+        for n, ((_, kind), shape, _, dtype) in enumerate(outputs):
+            for outs in results if kind in SUMS else ():
+                with np.errstate(all="ignore"):
+                    outs[n] = np.add.reduce(outs[n], axis=0).astype(dtype).reshape(shape)
+                if not is_finite(outs[n]):
+                    return None
+        return results
+
+    def work(self, grid: Grid) -> float:
+        """What the loop takes, in elements of a sum of float32."""
+        return grid.size * self.nbytes / NBYTES
+
+    def _memory(self, kind: str, shape: Shape, dtype: np.dtype, grid: Grid) -> Block:
+        """The memory of an output; of a sum, of the numbers that are added up at the end."""
+        if kind == "columns":
+            return np.full((-(-grid.rows // _chunk(grid.rows)), grid.length), -0.0)
+        return NUMPY.empty((-(-grid.size // grid.length),) if kind == "all" else shape, dtype)
+
+    def _compiled(self) -> llvm.Function:
+        pairs = [(dtype, kind in ("row", "one")) for dtype, kind in self.inputs]
+        told = (self.reductions, self.calls) if self.is_tolerant else (self.checked, ())
+        text = llvm.text_of(self.graph, pairs, [node for node, _ in self.outputs], *told)
+        function = llvm.compiled(text, len(self.kinds))
+        self._functions[self.is_tolerant] = function
+        return function
+
+
+@lru_cache(maxsize=4096)
+def _numbers(
+    grid: Grid,
+    kinds: tuple[str, ...],
+    itemsizes: tuple[int, ...],
+    count: int,
+) -> Sequence[Any]:
+    """The lengths, places and steps in bytes that a compiled loop takes, see `gdt.fusion.llvm`, for
+    each of `count` parts of a grid, and for what is left over."""
+    rows, length = grid.rows, grid.length
+    chunk = _chunk(rows) if grid.reduced == "columns" else 1
+    edges = [rows // chunk * n // count for n in range(count + 1)]
+    parts = [
+        (start * chunk, stop - start, chunk, length)
+        for start, stop in itertools.pairwise(edges)
+        if stop > start
+    ]
+    if chunk == 1:
+        parts = [(start, 1, number, length) for start, number, _, _ in parts]
+    if rows % chunk:
+        parts.append((rows // chunk * chunk, 1, rows % chunk, length))
+    if rows * length < grid.size:
+        parts.append((rows, 1, 1, grid.size - rows * length))
+    made = []
+    for start, chunks, rows_of_chunk, own in parts:
+        numbers = [chunks, rows_of_chunk, own]
+        for kind, size in zip(kinds, itemsizes, strict=True):
+            step = size * {"whole": length, "row": 1, "all": 1}.get(kind, 0)
+            if kind == "columns":
+                numbers += [start // chunk * length * size, length * size, 0]
+            else:
+                numbers += [start * step, chunk * step, step]
+        made.append((ctypes.c_int64 * len(numbers))(*numbers))
+    return made
+
+
+def _chunk(rows: int) -> int:
+    """The rows of a chunk: about as many as there are chunks, so that few errors add up."""
+    return max(CHUNK, math.isqrt(rows))
+
+
+def add_reduction(graph: ElementGraph, name: str, operand: Node, reduced: str) -> Node:
+    """The value of a reduction of rows, or of sums of which there are still several to add up."""
+    dtype = graph.dtypes[operand]
+    if reduced == "columns":
+        return graph.add(llvm.COLUMNS, "f8", graph.cast(operand, "f8"))
+    result = graph.add(name, "f8" if name == "sum" else dtype, operand)
+    return result if reduced == "all" else graph.cast(result, dtype)
+
+
+def in_c_order(block: Block) -> Block | None:
+    """A block without gaps, or a copy of it; None if its axes lie in memory in another order."""
+    if block.flags.carray:
+        return block
+    order = order_in_memory(block)
+    if order is not None and order != tuple(range(block.ndim)):
+        return None
+    return np.array(block, order="C")
+
+
+# ---------------------------------------------------------------- ops
+
+
+def reduced(name: str, x: Block, axes: Any, keepdims: bool) -> Block | None:
+    """The reduction `name` of a block over negative axes (None: all); None where no loop computes
+    it, or where the result is not finite."""
+    if x.size < SMALLEST or x.dtype.char not in "fd" or not are_compiled():
+        return None
+    grid = grid_of(x.shape, tuple(range(-x.ndim, 0)) if axes is None else axes, name)
+    block = None if grid is None else in_c_order(x)
+    if grid is None or block is None:
+        return None
+    shape = tuple([
+        1 if i - x.ndim in axes else n
+        for i, n in enumerate(x.shape) if keepdims or i - x.ndim not in axes
+    ]) if axes is not None else (1,) * (x.ndim * keepdims)  # fmt: skip
+    found = _reduction(name, x.dtype.char, grid.reduced)(grid, [[block]], [shape], [x.dtype])
+    return None if found is None else found[0][0]
+
+
+@lru_cache
+def _reduction(name: str, char: str, reduced: str) -> ReducingLoop:
+    """The loop of one reduction."""
+    graph, dtype = ElementGraph(), "f4" if char == "f" else "f8"
+    result = add_reduction(graph, name, graph.add("input", dtype, 0), reduced)
+    kind = "row" if reduced == "rows" else reduced
+    told = [] if kind in SUMS else [result]
+    return ReducingLoop(graph, [(dtype, "whole")], [(result, kind)], told, [], told)

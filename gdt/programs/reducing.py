@@ -1,0 +1,315 @@
+"""Chains with reductions: sums, largest and smallest numbers of rows, with the element-wise calls
+before and after, and sums of columns or of all elements that end a chain.
+
+A chain has one `Grid`: rows of one length, in which blocks are read (`gdt.fusion.reducing`). An
+operand is whole, or has an element for each row, or those of one row, or one in all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.engine.source import CallExpression, Value
+from gdt.fusion import reducing
+from gdt.fusion.llvm import GraphCall
+from gdt.fusion.loop import are_compiled, packed
+from gdt.fusion.op_formula import OpFormula, code_of, formula_of
+from gdt.fusion.reducing import SUMS, Grid, ReducingLoop, add_reduction, grid_of, in_c_order
+from gdt.programs.aliases import blocks_of
+from gdt.programs.element_calls import (
+    Argument,
+    ElementCall,
+    LoopInput,
+    is_on_host,
+    is_pure,
+    normalized,
+    parts_of,
+)
+from gdt.programs.fused_function import FusedFunction, Run
+from gdt.programs.graph_writer import GraphWriter
+from gdt.programs.instruction import Instruction
+
+Block = Any
+Shape = tuple[int, ...]
+
+
+class ReductionCall(NamedTuple):
+    """An instruction that reduces a block.
+
+    name: "sum", "max" or "min". grid: of the block. finish, formula: the function of the result
+    that is called at the end, if there is one, and its formula. output: the register of the output.
+    shape: of each block of the operand. device: None, the host.
+    """
+
+    instruction: Instruction
+    name: str
+    grid: Grid
+    argument: Argument
+    finish: Callable[[Block], Block] | None
+    formula: OpFormula | None
+    output: int
+    shape: Shape
+    device: None = None
+
+
+def reduction_call(k: Instruction, values: Sequence[Any]) -> ReductionCall | None:
+    """The reduction that an instruction makes; None if it makes none that a loop computes."""
+    if not is_pure(k) or len(k.inputs) != 1 or not are_compiled():
+        return None
+    outs, blocks = blocks_of(values[k.outputs[0]]), blocks_of(values[k.inputs[0]])
+    if not all(map(is_on_host, (*outs, *blocks))) or len({b.shape for b in blocks}) > 1:
+        return None
+    parts = [_taken_apart(part) for part in parts_of(k, len(outs))]
+    if not parts or parts[0] is None or any(part != parts[0] for part in parts):
+        return None
+    name, static, shape, finish, keywords = parts[0]
+    block, dtype, axes = blocks[0], static.get("dtype"), static["axis"]
+    seen = block.shape if shape is None else shape
+    grid = grid_of(seen, tuple(range(-len(seen), 0)) if axes is None else axes, name)
+    if (
+        grid is None
+        or grid.size < reducing.SMALLEST
+        or block.dtype.char not in "fd"
+        or dtype not in (None, block.dtype)
+    ):
+        return None
+    if any(b.dtype != block.dtype for b in (*outs, *blocks)):
+        return None
+    call = None if finish is None else partial(finish, np, **dict(keywords))
+    formula = None if finish is None else formula_of(finish, dict(keywords))
+    argument = Argument(k.inputs[0], shape)
+    return ReductionCall(k, name, grid, argument, call, formula, k.outputs[0], block.shape)
+
+
+def _taken_apart(part: Any) -> Any:
+    """The name of the reduction that an expression calls, its statics, the shape to which its
+    operand is reshaped, the function that finishes it or None, and the statics of that."""
+    finish, keywords = None, ()
+    if isinstance(part, CallExpression) and len(part.arguments) == 2:
+        inner = part.arguments[1]
+        if isinstance(inner, CallExpression) and isinstance(part.arguments[0], Value):
+            found = normalized(part._replace(arguments=[]))
+            if found is None or not hasattr(found[0], "formula"):
+                return None
+            finish, _, keywords = found
+            part = inner
+    found = normalized(part)
+    name = getattr(found[0], "reduction", None) if found else None
+    if found is None or name is None:
+        return None
+    operands = [a for a in found[1] if a is None or a[0] is not None]
+    if len(operands) != 1 or operands[0] is None:
+        return None
+    return name, dict(found[2]), operands[0][1], finish, keywords
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def rows_shape(shape: Shape, grid: Grid) -> tuple[int, Shape] | None:
+    """The number of axes of a shape that stand before the rows of a grid, and the shape of what has
+    one element for each row; None if no axes are a row."""
+    length = 1
+    for axis in range(len(shape) - 1, -1, -1):
+        length *= shape[axis]
+        if length == grid.length and grid.rows * grid.length == grid.size:
+            return axis, (*shape[:axis], *[1] * (len(shape) - axis))
+    return None
+
+
+def kind_in(shape: Shape, seen: Shape, grid: Grid) -> tuple[str, Shape] | None:
+    """The kind of an operand of shape `seen` that broadcasts to `shape`, see `ReducingLoop`, and
+    the shape that it is broadcast to, where it is small; None if it is of no kind."""
+    size, found = math.prod(seen), rows_shape(shape, grid)
+    if size in (1, grid.size):
+        return "one" if size == 1 else "whole", seen
+    if found is None or len(seen) > len(shape):
+        return None
+    axis, of_rows = found
+    padded = (1,) * (len(shape) - len(seen)) + seen
+    if math.prod(padded[axis:]) == 1:
+        return "row", of_rows
+    of_columns = (*[1] * axis, *shape[axis:])
+    return ("column", of_columns) if math.prod(padded[:axis]) == 1 else None
+
+
+class Group:
+    """Calls that are one chain: on blocks of one shape, on one device.
+
+    rows: the registers of what has one element for each row of the grid.
+    """
+
+    def __init__(self, first: ElementCall | ReductionCall, values: Sequence[Any]) -> None:
+        self.shape, self.device, self.values = first.shape, first.device, values
+        self.grid: Grid | None = None
+        self.rows: set[int] = set()
+
+    def takes(self, call: ElementCall | ReductionCall) -> bool:
+        """Whether a call becomes part of the chain, whose calls make its operands."""
+        if call.device != self.device:
+            return False
+        if isinstance(call, ReductionCall):
+            own = self.grid or call.grid
+            if call.shape != self.shape or call.argument.register in self.rows:
+                return False
+            if (own.rows, own.length) != (call.grid.rows, call.grid.length):
+                return False
+            self.grid = own if own.reduced == "columns" else call.grid
+            if call.grid.reduced == "rows":
+                self.rows.add(call.output)
+            return True
+        arguments = [a for a in call.arguments if isinstance(a, Argument)]
+        of_rows = [a for a in arguments if a.register in self.rows]
+        if call.shape == self.shape:
+            found = rows_shape(self.shape, self.grid) if self.grid else None
+            return all(found and self._seen(a) == found[1] for a in of_rows)
+        if not of_rows or any(self._seen(a) not in (call.shape, ()) for a in arguments):
+            return False
+        self.rows.add(call.output)
+        return True
+
+    def ends(self, call: ElementCall | ReductionCall) -> bool:
+        """Whether the result of a call of the chain is known at its end only."""
+        return isinstance(call, ReductionCall) and call.grid.reduced in SUMS
+
+    def _seen(self, argument: Argument) -> Shape:
+        block = blocks_of(self.values[argument.register])[0]
+        return getattr(block, "shape", ()) if argument.shape is None else argument.shape
+
+
+# ---------------------------------------------------------------- the loop of a chain
+
+
+class ReducingWriter(GraphWriter):
+    """A writer of the calls of a chain with reductions.
+
+    ends: by register, the sums that are known at the end. reductions: the values of the others.
+    of_rows, of_elements: the operands of calls that compute an element for each row, and of others.
+    """
+
+    def __init__(self, values: Sequence[Any], shape: Shape, grid: Grid) -> None:
+        super().__init__(values, frozenset())
+        self.shape, self.grid = shape, grid
+        self.ends: dict[int, ReductionCall] = {}
+        self.reductions: list[int] = []
+        self.of_rows, self.of_elements = set[Argument](), set[Argument]()
+
+    def write(self, call: Any) -> bool:
+        """Add a call; return whether the loop can compute it."""
+        if not isinstance(call, ReductionCall):
+            places = self.of_rows if call.shape != self.shape else self.of_elements
+            is_written = super().write(call)
+            for argument in call.arguments:
+                if isinstance(argument, Argument):
+                    places.add(argument)
+            return is_written
+        graph, dtype = self.graph, code_of(blocks_of(self.values[call.argument.register])[0].dtype)
+        operand = self._operand(call.argument, dtype)
+        node = add_reduction(graph, call.name, operand, call.grid.reduced)
+        if call.name != "sum":
+            self.absorbed.add(operand)
+        if call.grid.reduced in SUMS:
+            self.ends[call.output] = call
+        else:
+            self.reductions.append(node)
+            if call.formula is not None:
+                total, node = node, graph.write(call.formula.text, x=node)
+                self.calls.append(GraphCall(node, (total,), True))
+        self.nodes[call.output] = node
+        return True
+
+    def kinds(self) -> list[tuple[str, Shape]] | None:
+        """The kind of each input and the shape that it is broadcast to; None if one has none, or
+        lies in another order of memory."""
+        found = []
+        for i in self.inputs:
+            blocks = blocks_of(self.values[i.register])
+            seen = getattr(blocks[0], "shape", ()) if i.shape is None else i.shape
+            kind = kind_in(self.shape, seen, self.grid)
+            argument = Argument(i.register, i.shape)
+            if argument in self.of_rows and math.prod(seen) == self.grid.rows:
+                if argument in self.of_elements and (kind is None or kind[0] != "row"):
+                    return None
+                kind = "row", seen
+            if kind is None or any(in_c_order(np.asarray(b)) is None for b in blocks):
+                return None
+            found.append(kind)
+        return found
+
+    def function(
+        self, registers: Sequence[int], returned: Sequence[int], one_by_one: Callable[[], Run]
+    ) -> ReducingFunction | None:
+        """The function of the chain; None if an operand is of no kind."""
+        kinds = self.kinds()
+        if kinds is None:
+            return None
+        outputs, made = [], []
+        for register in returned:
+            block = blocks_of(self.values[register])[0]
+            kind = "whole" if block.size == self.grid.size else "row"
+            end = self.ends.get(register)
+            outputs.append((self.nodes[register], kind if end is None else end.grid.reduced))
+            made.append((block.shape, block.dtype, None if end is None else end.finish))
+        results = [n for n, kind in outputs if kind not in SUMS]
+        checked = {n for n in (*results, *self.absorbed) if self.can_be_odd(n)}
+        inputs = [(i.dtype, kind) for i, (kind, _) in zip(self.inputs, kinds, strict=True)]
+        loop = ReducingLoop(
+            self.graph, inputs, outputs, sorted(checked | {*self.reductions}), self.calls,
+            self.reductions, packed(self.parameters),
+        )  # fmt: skip
+        shapes = [shape for _, shape in kinds]
+        return ReducingFunction(loop, self.grid, registers, self.inputs, shapes, made, one_by_one)
+
+
+class ReducingFunction(FusedFunction):
+    """The function of a chain with reductions.
+
+    outputs: the shape of each, its dtype, and the function that finishes it, or None.
+    """
+
+    def __init__(
+        self,
+        loop: ReducingLoop,
+        grid: Grid,
+        registers: Sequence[int],
+        inputs: Sequence[LoopInput],
+        broadcast: Sequence[Shape],
+        outputs: Sequence[tuple[Shape, np.dtype, Callable[[Block], Block] | None]],
+        one_by_one: Callable[[], Run],
+    ) -> None:
+        self.loop, self.grid, self.broadcast, self.outputs = loop, grid, broadcast, outputs
+        self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
+        self.one_by_one, self.shapes = one_by_one, None
+
+    def _of_all(self, rows: Sequence[Sequence[Any]]) -> list[list[Block]] | None:
+        arrays = [self._arrays(row) for row in rows]
+        of_all = [own for own in arrays if own is not None]
+        shapes, dtypes, finish = zip(*self.outputs, strict=True)
+        found = len(of_all) == len(arrays) and self.loop(self.grid, of_all, shapes, dtypes)
+        if not found:
+            return None
+        return [
+            [out if f is None else f(out) for out, f in zip(outs, finish, strict=True)]
+            for outs in found
+        ]
+
+    def _arrays(self, blocks: Sequence[Any]) -> list[Block] | None:
+        """What the loop reads of a block of every value; None if one lies in another order."""
+        arrays = []
+        for (place, shape, dtype), wanted in zip(self.inputs, self.broadcast, strict=True):
+            x = blocks[place]
+            x = in_c_order(x if isinstance(x, np.ndarray) else np.full((), x, dtype))
+            if x is None:
+                return None
+            x = x if shape is None else x.reshape(shape)
+            arrays.append(x if x.size == math.prod(wanted) else _broadcast(x, wanted))
+        return arrays
+
+
+def _broadcast(block: Block, shape: Shape) -> Block:
+    return np.ascontiguousarray(np.broadcast_to(block, shape))
