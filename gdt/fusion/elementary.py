@@ -29,6 +29,8 @@ def polynomial(x: str, coefficients: Sequence[float]) -> str:
     return text
 
 
+FORMULAS["squared"] = "x * x"  # of the absolute value
+
 # ---------------------------------------------------------------- exponentials
 
 SHIFT, SHIFT_BITS = 12582912.0, 0x4B400000

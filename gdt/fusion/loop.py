@@ -95,23 +95,35 @@ class FusedLoop:
         calls: how many such loops run at the same time."""
         nest = nest_of(shape, *shapes)
         assert nest is not None
-        function = self._functions.get((self.is_tolerant, *nest.ones)) or self._compiled(nest)
         count = threads.count_for(calls * self.work(shape))
         parts = _numbers(nest, self.itemsizes, -(-count // calls))
-        return function, [(part, self.parameters) for part in parts]
+        return self._function(nest.ones), [(part, self.parameters) for part in parts]
+
+    def on_rows(self, shape: Shape, places: Sequence[tuple[int, int]]) -> Callable[..., int]:
+        """The loop over matrices of this shape, of which each row lies in memory without gaps: a
+        function of the arrays in which the inputs and the outputs lie.
+
+        places: for each of them, in bytes, where the matrix begins, and the step from row to row.
+        """
+        numbers = (1, *shape, *[n for first, step in places for n in (first, 0, step)])
+        last = (ctypes.c_int64 * len(numbers))(*numbers), self.parameters
+        function = self._function((False,) * len(self.dtypes))
+        return lambda *arrays: function(*arrays, *last)
 
     def work(self, shape: Shape) -> float:
         """What the loop takes for blocks of this shape, in elements of a sum of float32."""
         return math.prod(shape) * self.nbytes / NBYTES
 
-    def _compiled(self, nest: Nest) -> llvm.Function:
-        begin, pairs = time.perf_counter(), list(zip(self.dtypes, nest.ones, strict=True))
-        checked, calls = ((), self.calls) if self.is_tolerant else (self.checked, ())
-        text = llvm.text_of(self.graph, pairs, self.outputs, checked, calls, self.places)
-        function = llvm.compiled(text, len(self.itemsizes))
-        self._functions[self.is_tolerant, *nest.ones] = function
-        self.seconds += time.perf_counter() - begin
-        return function
+    def _function(self, ones: tuple[bool, ...]) -> llvm.Function:
+        """The compiled loop for inputs of which these have one element along the innermost axis."""
+        key = (self.is_tolerant, *ones)
+        if key not in self._functions:
+            begin, pairs = time.perf_counter(), list(zip(self.dtypes, ones, strict=True))
+            checked, calls = ((), self.calls) if self.is_tolerant else (self.checked, ())
+            text = llvm.text_of(self.graph, pairs, self.outputs, checked, calls, self.places)
+            self._functions[key] = llvm.compiled(text, len(self.itemsizes))
+            self.seconds += time.perf_counter() - begin
+        return self._functions[key]
 
 
 def packed(parameters: Sequence[tuple[Any, str]]) -> Any:

@@ -13,14 +13,23 @@ from typing import Any
 from gdt.arguments import checked_class
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
+from gdt.fusion.formula_loop import FormulaLoop
 from gdt.optim.noted_steps import Gradients, Owners, Scalars
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.runs import Block, in_runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
-from gdt.optim.update_loops import adam_loop, in_place
+from gdt.optim.update_loops import in_place
 
 Scalar = Any
+
+ADAM = FormulaLoop(
+    "p m v g",
+    {"m": "m * beta1 + g", "v": "v * beta2 + squared(g)",
+     "p": "p * keep - m / (sqrt(v) + epsilon) * rate"},
+    "p m v",
+    scalars="beta1 beta2 keep rate epsilon",
+)  # fmt: skip
 
 
 @update_op("..., ..., ..., ..., ..., ..., ..., ..., ... -> ..., ..., ...", donate="p, m, v")
@@ -42,16 +51,16 @@ def adam_step(
     """Return keep * p - rate * m / (sqrt(v) + epsilon), m and v, after m = beta1 * m + g and v =
     beta2 * v + |g|^2. keep: 1 without weight decay, and then the product is exact."""
 
-    def formula(p: Block, m: Block, v: Block, g: Block) -> tuple[Block, ...]:
-        m = m * beta1 + g
-        v = v * beta2 + g * (g if g.dtype.kind == "f" else g.conj())
-        return p * keep - m / (xp.sqrt(v) + epsilon) * rate, m, v
+    functions = {"sqrt": xp.sqrt, "squared": lambda g: g * (g if g.dtype.kind == "f" else g.conj())}
+
+    def formula(*blocks: Block) -> list[Block]:
+        return ADAM.evaluate(functions, *blocks, beta1, beta2, keep, rate, epsilon)
 
     return in_runs(xp, formula, (p, m, v, g), out)  # type: ignore[no-any-return]
 
 
 declare(adam_step, launches.adam)
-adam_step.specialize(in_place(adam_loop))
+adam_step.specialize(in_place(ADAM))
 
 
 @checked_class("scalars", "step", eager=True)

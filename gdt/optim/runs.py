@@ -20,7 +20,7 @@ SMALL = 4096
 
 
 def in_runs(
-    xp: Any, formula: Callable[..., tuple[Block, ...]], blocks: Sequence[Block], out: Sequence[Any]
+    xp: Any, formula: Callable[..., Sequence[Block]], blocks: Sequence[Block], out: Sequence[Any]
 ) -> Any:
     """Write the results of an element-wise formula of blocks of one shape to `out`, which may be
     some of them; return them as the body of an op does."""

@@ -7,15 +7,29 @@ from typing import Any
 from gdt.arguments import checked_class
 from gdt.cuda import launches
 from gdt.engine.updates import update_op
+from gdt.fusion.formula_loop import FormulaLoop
 from gdt.optim.noted_steps import Gradients, Owners, Scalars
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.runs import RUN, Block, in_runs, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
-from gdt.optim.update_loops import in_place, momentum_loop, nesterov_loop
+from gdt.optim.update_loops import in_place
 from gdt.state.trees import Tree
 
 Scalar = Any
+
+MOMENTUM = FormulaLoop(
+    "p v g",
+    {"change": "g * -rate", "v": "v * momentum + change", "p": "p + v"},
+    "p v",
+    scalars="rate momentum",
+)
+NESTEROV = FormulaLoop(
+    "p v g",
+    {"change": "g * -rate", "v": "v * momentum + change", "p": "(p + change) + v * momentum"},
+    "p v",
+    scalars="rate momentum",
+)
 
 
 @update_op("..., ..., ... -> ...", donate="p", scratch="g")
@@ -46,17 +60,17 @@ def momentum_step(
     """Return p + v, or p + momentum * v - rate * g with `nesterov`, and v, after v = momentum * v -
     rate * g."""
 
-    def formula(p: Block, v: Block, g: Block) -> tuple[Block, ...]:
-        change = g * -rate
-        v = v * momentum + change
-        return (p + change) + v * momentum if nesterov else p + v, v
+    formulas = NESTEROV if nesterov else MOMENTUM
+
+    def formula(*blocks: Block) -> list[Block]:
+        return formulas.evaluate({}, *blocks, rate, momentum)
 
     return in_runs(xp, formula, (p, v, g), out)  # type: ignore[no-any-return]
 
 
 declare(sgd_step, launches.sgd)
 declare(momentum_step, launches.momentum)
-momentum_step.specialize(in_place(momentum_loop, nesterov_loop))
+momentum_step.specialize(in_place(MOMENTUM, NESTEROV))
 
 
 @checked_class("scalars", "step", eager=True)

@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gdt.engine.loops import are_arrays, are_floats, vectors
-from gdt.fusion.formula import ElementGraph
-from gdt.fusion.loop import FusedLoop, are_compiled, packed, run_together
+from gdt.fusion.formula_loop import FormulaLoop
+from gdt.fusion.loop import are_compiled, packed, run_together
 from gdt.fusion.op_formula import code_of
 
 Block = Any
 Body = Callable[..., Any]
-
-
-class UpdateLoop:
-    """A loop that updates arrays in place, for each dtype: `loop[dtype]`.
-
-    names: of the donated operands and of the gradient. scalars: the names of the numbers. formulas:
-    the new values of donated operands in the order in which they are computed (`fusion.formula`);
-    each may use the new values of those before.
-    """
-
-    def __init__(self, names: str, scalars: str, formulas: Mapping[str, str]) -> None:
-        self.names, self.scalars, self.formulas = names.split(), scalars.split(), formulas
-        self._loops: dict[str, FusedLoop] = {}
-
-    def __getitem__(self, code: str) -> FusedLoop:
-        if code not in self._loops:
-            graph = ElementGraph()
-            values = {name: graph.add("input", code, n) for n, name in enumerate(self.names)}
-            values |= {name: graph.add("parameter", code, n) for n, name in enumerate(self.scalars)}
-            for name, formula in self.formulas.items():
-                values[name] = graph.write(formula, **values)
-            results = [values[name] for name in self.formulas]
-            places = [self.names.index(name) for name in self.formulas]
-            self._loops[code] = FusedLoop(graph, [code] * len(self.names), results, places=places)
-        return self._loops[code]
 
 
 @lru_cache(maxsize=256)
@@ -48,24 +23,7 @@ def _parameters(code: str, *scalars: float) -> Any:
     return packed([(scalar, code) for scalar in scalars])
 
 
-momentum_loop = UpdateLoop(
-    "p v g", "rate momentum", {"v": "v * momentum + g * -rate", "p": "p + v"}
-)
-nesterov_loop = UpdateLoop(
-    "p v g",
-    "rate momentum",
-    {"p": "(p + g * -rate) + (v * momentum + g * -rate) * momentum",
-     "v": "v * momentum + g * -rate"},
-)  # fmt: skip
-adam_loop = UpdateLoop(
-    "p m v g",
-    "beta1 beta2 keep rate epsilon",
-    {"m": "m * beta1 + g", "v": "v * beta2 + g * g",
-     "p": "p * keep - m / (sqrt(v) + epsilon) * rate"},
-)  # fmt: skip
-
-
-def in_place(update: UpdateLoop, flagged: UpdateLoop | None = None) -> Callable[..., Any]:
+def in_place(update: FormulaLoop, flagged: FormulaLoop | None = None) -> Callable[..., Any]:
     """Return the function that chooses what runs in the place of an update op's body (see
     `gdt.engine.loops`): a loop; None where operands differ in shape or dtype, and
     where no loop has their dtype.

@@ -49,6 +49,7 @@ CLASSES = Shards({}, {}, {"r0": 6, "k": 8}, frozenset(), frozenset())
 
 random = np.random.default_rng(1)
 x, y, g = random.normal(size=(3, 6, 8))
+gates = random.normal(size=(6, 4, 8))  # of an LSTM
 mean, variance, sums, scale, offset = np.abs(random.normal(size=(5, 1, 8)))
 labels = np.arange(6)
 images, more = random.normal(size=(2, 3, 2, 5, 8))  # outer, mesh, rows, columns
@@ -75,6 +76,11 @@ CALLS: dict[str, list[tuple[bool, tuple[Any, ...], dict[str, Any]]]] = {
     "cross_entropy_of_whole": [
         (False, (labels.astype(dtype), x), {"shards": CLASSES})
         for dtype in ("int64", "int8", "uint32", "uint64")
+    ],
+    "lstm_cell": [(False, (gates, x), {}), (False, (gates[:, None], x[:, None]), {})],
+    "lstm_cell_gradient": [
+        (False, (g, y, gates, x, x - y), {}),
+        (False, tuple([a.swapaxes(0, -1).copy().swapaxes(0, -1) for a in (g, y, gates, x, y)]), {}),
     ],
     "moments": [
         (False, (a,), {"axes": axes, "keepdims": kept, "shards": shards, "dtype": a.dtype})
