@@ -44,8 +44,8 @@ reduction first (0 in both operands of a contraction, since 0 * inf is NaN), or 
 `shards`, which says where each shard begins and how many of its elements are valid.
 
 **Reductions that are no sums** (moments, log-sum-exp, arg-reductions): the body returns statistics;
-one all-gather brings together those of all coordinates, and `one_block.Merge` combines them in
-coordinate order.
+the op's `merge` combines those of all coordinates by sums and maxima, each of them an all-reduce
+(`merging`).
 
 **One block.** With one block nothing is sent. `one_block` decides at plan time all that shapes
 decide. A factor that every output lacks need not stay split inside a block: its mesh axes and its

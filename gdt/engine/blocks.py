@@ -95,14 +95,18 @@ class PlanBlocks:
         kinds = [float if t is None else t.dtype for t in self.moved]
         return formula.dtypes(kinds, None) is not None
 
+    @property
+    def reduced_count(self) -> int:
+        """The number of elements that are reduced to one."""
+        return math.prod(self.sizes[f] for f in self.rule.reduced(0))
+
     @cached_property
     def finish(self) -> Callable[..., Any] | None:
         """The op's `finish` with the statics that it names, and the number of elements reduced."""
         if self.op.finish is None:
             return None
-        reduced = math.prod(self.sizes[f] for f in self.rule.reduced(0))
         names = inspect.signature(self.op.finish).parameters
-        arguments = {**self.static, "count": reduced}
+        arguments = {**self.static, "count": self.reduced_count}
         arguments = {k: v for k, v in arguments.items() if k in names}
         return partial(self.op.finish, self.backend.xp, **arguments)
 

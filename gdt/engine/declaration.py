@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec
 
@@ -21,6 +21,10 @@ FROM_ENGINE: Any = object()
 and the statics that `prepare` makes."""
 P = ParamSpec("P")
 RuleOf = str | Callable[..., str | RuleSpec]
+
+
+Merging = Generator[tuple[str, Sequence[Any]], Sequence[Any], tuple[Any, ...]]
+"""What `merge` of an op returns; see `gdt.engine.merging`."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -143,8 +147,13 @@ def declaration_of(
 
     takes_namespace: whether the first parameter of the body is the namespace `xp`.
 
-    Raises ArgumentError for a rule without an arrow, and where it lacks a factor of `whole`.
+    Raises ArgumentError for a rule without an arrow, and where it lacks a factor of `whole`, and
+    for a `merge` that is no generator.
     """
+    if merge is not None and not inspect.isgeneratorfunction(merge):
+        problem = f"merge of {body.__name__} is no generator"
+        remedy = 'Ask for reductions by yield: (total,) = yield "sum", (total,).'
+        raise error(ArgumentError, "op", problem, remedy=remedy)
     if rule and isinstance(rule, str):
         _check_rule(rule, whole.split())
     kinds = inspect.Parameter

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gdt.engine.blocks import PlanBlocks
-from gdt.engine.one_block import Merge, block_function, combined
+from gdt.engine.merging import Merge
+from gdt.engine.one_block import block_function, combined
 from gdt.engine.plan import Phase, Results
 from gdt.engine.source import (
     Buffer,

@@ -13,9 +13,9 @@ import numpy as np
 
 from gdt.comm import local
 from gdt.comm.relayout import run_transition, transitions_inside
-from gdt.comm.transport import transport_of
 from gdt.engine.blocks import PlanBlocks
 from gdt.engine.loops import ChosenBody
+from gdt.engine.merging import Merge
 from gdt.engine.plan import Block, Phase, Plan, Results
 from gdt.engine.source import (
     Buffer,
@@ -31,9 +31,9 @@ from gdt.engine.source import (
     reshaped,
 )
 from gdt.engine.threads import in_threads
-from gdt.observe import OBSERVERS, Collective
+from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.layout import Layout
 from gdt.sharding.reduction import combiner
 from gdt.sharding.routes import Transition
 
@@ -64,12 +64,12 @@ class OneBlock(Phase):
         """See `Phase.run`."""
         xs = self.blocks.at(operands, 0)
         with self.blocks.backend.on(self.blocks.mesh, 0):
-            if self.merge.axes and self.merge.gathered is None:
+            if self.merge.axes and self.merge.reductions is None:
                 # Where coordinates are folded together, a body may return less than those of
                 # separate devices do.
                 with np.errstate(all="ignore"):  # the real run warns
                     apart = block_function(self.blocks, self.blocks.body(0), 0)(*xs)
-                self.merge.gathered = self.merge.size(apart)
+                    self.merge.find_reductions(apart)
             return tuple([(block,) for block in as_tuple(self.function(*xs))])
 
     def _function(
@@ -119,21 +119,21 @@ class OneBlock(Phase):
 
     def _merging(self, body: Expression) -> Callable[..., Any]:
         """`body`, then the merge of its statistics, which is reported as separate devices do it."""
-        merge, axes, finish = self.merge, self.folded.merged_axes(), self.blocks.finish
+        merge, finish, is_folded = self.merge, self.blocks.finish, not self.folded.merged_axes()
         alone = body if finish is None else called(finish, [Unpacked(called(as_tuple, [body]))])
         if not merge.axes:
             return self._compiled(alone)
-        run = self._compiled(body if axes else alone)
+        run = self._compiled(alone if is_folded else body)
 
         def merged(*xs: Block) -> Any:
-            if OBSERVERS.get() and merge.gathered is not None:
-                merge.report(*merge.gathered)
-            if not axes:
+            if OBSERVERS.get():
+                merge.report(merge.reductions or ())
+            if is_folded:
                 return run(*xs)
-            outs = merge.inside(as_tuple(run(*xs)), axes)
+            outs = merge.inside(as_tuple(run(*xs)))
             return outs if len(outs) > 1 else outs[0]
 
-        if not axes:  # for a program, which runs where nobody observes
+        if is_folded:  # for a program, which runs where nobody observes
             merged.expression = alone  # type: ignore[attr-defined]
         return merged
 
@@ -180,61 +180,6 @@ def block_function(
         return outs if finish is None else as_tuple(finish(*outs))
 
     return run
-
-
-class Merge:
-    """The merge of statistics: of reductions that are no sums those of all coordinates are
-    gathered, and merged in coordinate order; `finish` makes the outputs of them.
-
-    axes: the mesh axes along which statistics are merged. gathered: bytes that one coordinate has
-    of all statistics, and how many arrays they are; where coordinates share a block, the first run
-    finds it.
-    """
-
-    def __init__(self, blocks: PlanBlocks) -> None:
-        self.blocks, self.op = blocks, blocks.op
-        self.mesh, self.backend = blocks.mesh, blocks.backend
-        self.axes: Axes = () if blocks.op.merge is None else blocks.merged_axes()
-        self.gathered: tuple[int, int] | None = None
-
-    def merged(self, results: list[tuple[Block, ...]]) -> list[tuple[Block, ...]]:
-        """One all-gather of all statistics, then the merge in coordinate order, minor axes
-        first."""
-        axes = self.axes
-        if axes:
-            self.report(*self.size(results[0]))
-            if self.mesh.divided:
-                transport = transport_of(self.mesh)
-                types = tuple([t for t in self.blocks.moved if t is not None])
-                results = [tuple(r) for r in transport.all_gather(results, axes, types)]
-        return [
-            self.backend.placed(self.mesh, i, self.inside)(r, axes) for i, r in enumerate(results)
-        ]
-
-    def inside(self, statistics: tuple[Block, ...], axes: Axes) -> tuple[Block, ...]:
-        """The outputs, of the statistics of all coordinates along `axes` in one block."""
-        for a in reversed(axes):
-            merged = self.op.merge(self.backend.xp, *statistics, axis=a)  # type: ignore[misc]
-            statistics = as_tuple(merged)
-        finish = self.blocks.finish
-        return statistics if finish is None else as_tuple(finish(*statistics))
-
-    def size(self, statistics: tuple[Block, ...]) -> tuple[int, int]:
-        """Bytes that one coordinate has of all statistics, and how many arrays they are."""
-        mesh_ndim = self.mesh.ndim
-        return sum(x.nbytes // math.prod(x.shape[:mesh_ndim]) for x in statistics), len(statistics)
-
-    def report(self, shard: int, arrays: int) -> None:
-        """Tell observers of the all-gather of so many bytes from every coordinate, in `arrays`
-        arrays."""
-        observers = [o for o in OBSERVERS.get() if o.wants_moves]
-        if observers:
-            mesh = self.mesh
-            p = math.prod(mesh.sizes[a] for a in self.axes)
-            names = tuple(mesh.axis_names[a] for a in self.axes)
-            nbytes = mesh.size * (p - 1) * shard
-            for observer in observers:
-                observer.on_collective(Collective("all_gather", names, nbytes, arrays))
 
 
 def mover(transitions: Sequence[Transition]) -> Mover:

@@ -434,10 +434,11 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
     fill: for each operand the value that padding of a reduced factor gets. It is the identity of
         `reduce` if left out; None if the body leaves padding out itself (through `shards`).
     merge, finish: for reductions other than these: the body returns statistics (an array, or a
-        tuple of arrays), `merge(xp, *statistics, axis)` combines them along a mesh axis, which it
-        keeps with length 1, and `finish(xp, *statistics)` makes the outputs. Without `merge`,
-        `finish` scales the partial sum of a block, and must be linear. `finish` may name statics,
-        and `count`, the number of elements reduced.
+        tuple of arrays). `merge(xp, *statistics)` is a generator of the statistics of all shards,
+        which gets them reduced: `(total,) = yield "sum", (total,)`; arrays of one dtype may go
+        together. `finish(xp, *statistics)` makes the outputs of what it returns. Without `merge`,
+        `finish` scales the partial sum of a block, and must be linear. `merge` may name `parts`,
+        the number of shards, `finish` statics, and both `count`, the number of elements reduced.
     view: operands whose memory the outputs may share, as the result of a transpose does.
     computes: whether the body does arithmetic; it then gets operands of bfloat16 as float32
         (`gdt.engine.rounded`). A body that only moves or casts elements gets them as they are, and

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.engine.declaration import FROM_ENGINE, same_statics
+from gdt.engine.declaration import FROM_ENGINE, Merging, same_statics
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.fusion.op_formula import is_reduction
@@ -159,13 +159,13 @@ def _locate_flat(
 def _merge(best: str) -> Any:
     """The better of (value, index) pairs: NaN first, the smallest index of equal ones."""
 
-    def merge(xp: Any, value: Block, index: Block, *, axis: int) -> tuple[Block, Block]:
-        top = getattr(value, best)(axis=axis, keepdims=True)
+    def merge(xp: Any, value: Block, index: Block) -> Merging:
+        (top,) = yield best, (value,)
         tops = value == top
         if kind_of(value.dtype) in "fc":
             tops |= xp.isnan(value)  # then `top` is NaN, and no other element is equal to it
         last = np.iinfo(np.int64).max
-        return top, xp.where(tops, index, last).min(axis=axis, keepdims=True)
+        return tuple((yield "min", (xp.where(tops, index, last),)))
 
     return merge
 
@@ -195,10 +195,10 @@ def argmax(
     """Index of the largest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN; complex numbers are ordered by their real parts,
-    then by their imaginary ones. Over a split axis the devices gather one value
-    and one index per result. out: an array that the indices are written into. keepdims: whether the
-    reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for an
-    axis that `x` does not have.
+    then by their imaginary ones. Over a split axis the devices reduce one value,
+    then one index, per result. out: an array that the indices are written into. keepdims: whether
+    the reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for
+    an axis that `x` does not have.
 
     >>> gdt.argmax(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [1, 0]
@@ -219,10 +219,10 @@ def argmin(xp: Any, x: Block, /, **static: Any) -> tuple[Block, ...]:
     """Index of the smallest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN; complex numbers are ordered by their real parts,
-    then by their imaginary ones. Over a split axis the devices gather one value
-    and one index per result. out: an array that the indices are written into. keepdims: whether the
-    reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for an
-    axis that `x` does not have.
+    then by their imaginary ones. Over a split axis the devices reduce one value,
+    then one index, per result. out: an array that the indices are written into. keepdims: whether
+    the reduced axes stay, with length 1. Raises ShapeError where there is no element, AxisError for
+    an axis that `x` does not have.
 
     >>> gdt.argmin(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [0, 1]

@@ -1,8 +1,8 @@
 """Moments (mean and variance together), variance and standard deviation.
 
 Variances are never sums of squares minus squared sums, which cancel: every shard centres its own
-elements, and Chan's formula merges (mean, variance) pairs, so float32 data of mean 10,000 and
-deviation 1 give the right variance in every layout.
+elements, and Chan's formula merges means, then variances around their mean, so float32 data of mean
+10,000 and deviation 1 give the right variance in every layout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.output import writes_out
 from gdt.array.registry import public
-from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.declaration import FROM_ENGINE, Merging
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
@@ -72,37 +72,34 @@ def _merge(
     rest: Block,
     elements: Block | None = None,
     *,
-    axis: int,
-) -> tuple[Block, ...]:
-    """Merge the means and variances of any number of parts along `axis`.
+    parts: int,
+    count: int,
+) -> Merging:
+    """Merge the means and variances of `parts` parts of at most `count` elements.
 
     Source: Chan, Golub, LeVeque 1979, eq. 2.1, which merges two parts.
 
     rest: the difference between each part's mean and its rounded mean. elements: the number of
         elements of each part; the parts are equally large if it is None.
     """
-    add = xp.add.reduce
-    first = mean[(slice(None),) * axis + (slice(1),)]
-    offset = mean - first  # exact where the means are close to each other
-    offset += rest
+    share, total = 1.0 / parts, None
     if elements is None:
-        share, total = 1.0 / mean.shape[axis], None
-        average = add(offset, axis=axis, keepdims=True)
-        average *= share
+        (average,) = yield "sum", (mean * share,)
     else:
-        total = add(elements, axis=axis, keepdims=True)
+        part = mean * (elements / max(count, 1))  # which cannot overflow
+        average, total = yield "sum", (part, elements.astype(part.dtype))
+        total = total.real
+        average = average * (count / xp.maximum(total, 1))
         share = elements / xp.maximum(total, 1)
-        average = add(share * offset, axis=axis, keepdims=True)
-    offset -= average
+    offset = mean - average  # exact where the means are close to each other
+    offset += rest
     spread = _squared(offset)
     spread += variance
     spread *= share
     if elements is not None:
         spread = xp.where(elements == 0, 0, spread)  # squares may overflow, and inf * 0 is NaN
-    spread = add(spread, axis=axis, keepdims=True)
-    merged = first + average
-    rest = average - (merged - first)
-    return (merged, spread, rest) if total is None else (merged, spread, rest, total)
+    (spread,) = yield "sum", (spread,)
+    return (average, spread) if total is None else (average, spread, rest, total)
 
 
 def _squared(x: Block) -> Block:
@@ -143,9 +140,8 @@ def moments(
 ) -> tuple[Block, ...]:
     """Mean and variance over `axes` (None: all), as `tf.nn.moments` gives them, with no ddof.
 
-    Over split axes one all-gather brings together the devices' means and variances, which are
-    merged in coordinate order; then the mean of infinite elements may be NaN. float16 is computed
-    in float32. Integers give float64, complex numbers a real variance. Raises AxisError for an axis
+    Over split axes two all-reduces merge the devices' means and variances. float16 is computed in
+    float32. Integers give float64, complex numbers a real variance. Raises AxisError for an axis
     that `x` does not have.
 
     >>> mean, variance = gdt.moments(gdt.asarray([[1.0, 2.0], [3.0, 6.0]]), axes=0)

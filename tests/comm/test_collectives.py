@@ -28,7 +28,7 @@ class Scheme(NamedTuple):
     collectives: Sequence[tuple[str, str]]
 
 
-MOMENTS = ("all_gather", "batch")
+MOMENTS = [("all_reduce", "batch")] * 2  # of means, then of variances around their mean
 BACKWARD_PAIR = ("all_reduce", "batch")
 GRADIENTS = ("all_reduce", "batch")  # with the loss and the accuracy
 
@@ -38,14 +38,14 @@ SCHEMES = {
         ["batch", None],
         [None, None],
         [None, None],
-        [MOMENTS, BACKWARD_PAIR, GRADIENTS],
+        [*MOMENTS, BACKWARD_PAIR, GRADIENTS],
     ),
     "model parallel": Scheme(
         [("batch", 4), ("model", 2)],
         ["batch", None],
         [None, "model"],
         ["model", None],
-        [MOMENTS, ("all_reduce", "model"), BACKWARD_PAIR, GRADIENTS],
+        [*MOMENTS, ("all_reduce", "model"), BACKWARD_PAIR, GRADIENTS],
     ),
     "spatially parallel": Scheme(
         [("batch", 2), ("feature", 2), ("model", 2)],
@@ -54,7 +54,7 @@ SCHEMES = {
         ["model", None],
         [
             ("all_reduce", "feature"),
-            MOMENTS,
+            *MOMENTS,
             ("all_reduce", "model"),
             BACKWARD_PAIR,
             GRADIENTS,
@@ -140,8 +140,9 @@ def test_a_mean_of_a_split_batch_stays_partial() -> None:
     assert float(mean) == 5.0
 
 
-def test_split_classes_gather_statistics_and_no_rows() -> None:
-    mesh = gdt.create_mesh([("model", 4)], blocks=4)
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_split_classes_reduce_statistics_and_no_rows(blocks: int) -> None:
+    mesh = gdt.create_mesh([("model", 4)], blocks=blocks)
     rows, classes = 16, 4096
     logits = gdt.ones((rows, classes), layout=gdt.Layout([None, "model"], mesh))
     with gdt.default_mesh(mesh), gdt.count_collectives() as counter:
@@ -150,8 +151,34 @@ def test_split_classes_gather_statistics_and_no_rows() -> None:
         gdt.argmax(logits, axis=-1)
         gdt.logsumexp(logits, axis=-1)
         gdt.cumsum(logits, axis=-1)
-    assert [c.kind for c in counter] == ["all_gather"] * 5
-    assert all(c.bytes <= 4 * 3 * 3 * 8 * rows for c in counter)
+    names = ["max", "sum", "max", "sum", "max", "min", "max", "sum"]
+    reductions = [("all_reduce", name) for name in names]
+    assert [(c.kind, c.reduction) for c in counter] == [*reductions, ("all_gather", None)]
+    sizes = [c.bytes / (2 * 3 * 8 * rows) for c in counter]
+    assert sizes == [1, 2, 1, 1, 1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("p", [8, 64, 512, 2048])
+def test_statistics_send_what_an_all_reduce_of_them_sends(p: int) -> None:
+    mesh, channels, rows = gdt.create_mesh([("b", p)]), 64, 16
+    layout = lambda *specs: gdt.Layout(specs, mesh)
+    x = gdt.ones((p, 2, channels), "float32", layout=layout("b", None, None))
+    v = gdt.ones((rows, 2 * p), "float32", layout=layout(None, "b"))
+    labels = gdt.zeros((rows,), "int64", layout=layout(None))
+    calls = [
+        (lambda: gdt.batch_norm(x), 2 * channels),
+        (lambda: gdt.var(x, axis=(0, 1)), 2 * channels),
+        (lambda: gdt.softmax(v), 2 * rows),
+        (lambda: gdt.logsumexp(v, axis=-1), 2 * rows),
+        (lambda: gdt.argmax(v, axis=-1), 3 * rows),  # an index takes twice as much as a value
+        (lambda: gdt.sparse_softmax_cross_entropy_with_logits(labels, v), 3 * rows),
+        (lambda: gdt.linalg.norm(v, axis=-1).resolve(), rows),
+    ]
+    for call, numbers in calls:
+        with gdt.count_collectives() as counter:
+            call()
+        assert counter.bytes == 2 * (p - 1) * 4 * numbers
+        assert len(counter) <= 2 and set(counter.by_kind) == {"all_reduce"}
 
 
 @pytest.mark.parametrize("blocks", [1, 4])

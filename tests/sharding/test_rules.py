@@ -15,6 +15,7 @@ import pytest
 import gdt
 from gdt.engine.op import OPS, Op
 from gdt.engine.plan import Labels, Shards
+from gdt.errors import ArgumentError
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import Rule, out_shapes
@@ -71,10 +72,14 @@ def test_an_op_may_merge_one_statistic(split: list[Any], is_tuple: bool, blocks:
     def root_of_maximum(xp: Any, x: Any, /) -> Any:
         return packed(xp.max(x, axis=-2))
 
+    def merge(xp: Any, largest: Any) -> Any:
+        (top,) = yield "max", (largest,)
+        return packed(top)
+
     op = Op(
         root_of_maximum,
         "n k -> k",
-        merge=lambda xp, s, axis: packed(xp.max(s, axis=axis, keepdims=True)),
+        merge=merge,
         finish=lambda xp, s: xp.sqrt(s),
     )
     values = np.arange(24.0).reshape(8, 3)
@@ -82,6 +87,8 @@ def test_an_op_may_merge_one_statistic(split: list[Any], is_tuple: bool, blocks:
     for _ in range(3):
         made = op(gdt.asarray(values, layout=layout))
         assert np.array_equal(made.numpy(), np.sqrt(values.max(0)))
+    with pytest.raises(ArgumentError, match="merge of root_of_maximum is no generator"):
+        Op(root_of_maximum, "n k -> k", merge=lambda xp, s: s)
 
 
 # ---------------------------------------------------------------- what rules miss

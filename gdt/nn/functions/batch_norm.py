@@ -1,4 +1,4 @@
-"""Batch normalisation over the global batch: one collective forwards, one backwards."""
+"""Batch normalisation over the global batch: two collectives forwards, one backwards."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def batch_norm(
     x: floating-point, commonly (batch, channels). axes: all but the last if not given. scale,
     offset: arrays of the shape of the other axes, numbers, or None for 1 and 0. y has the shape of
     x, mean and variance that of the other axes. Over a split batch the statistics are those of the
-    global batch: one all-gather forwards, and one reduction of two sums backwards.
+    global batch: two all-reduces forwards, and one of two sums backwards.
 
     Raises DtypeError for an x that is not floating-point, AxisError for an axis that x does not
     have, ShapeError for a scale or offset of another shape. Source: Ioffe and Szegedy 2015, "Batch

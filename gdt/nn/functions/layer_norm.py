@@ -101,9 +101,9 @@ def layer_norm(
     """Normalise x over its last axis to mean 0 and variance 1, then scale and offset it.
 
     x: floating-point, (..., features). scale, offset: (features,), numbers, or None for 1 and 0.
-    Statistics of float16 are computed in float32. Features that are split cost one all-gather of
-    means and variances. Raises DtypeError for another dtype, ShapeError for factors that do not
-    fit. Source: Ba et al. 2016, "Layer normalization".
+    Statistics of float16 are computed in float32. Features that are split cost an all-reduce of
+    means, and one of variances. Raises DtypeError for another dtype, ShapeError for factors that do
+    not fit. Source: Ba et al. 2016, "Layer normalization".
 
     >>> gdt.layer_norm(gdt.asarray([[1.0, 3.0]]), epsilon=0.0).tolist()
     [[-1.0, 1.0]]

@@ -1,7 +1,7 @@
 """softmax, log_softmax and logsumexp, over whole axes and over split ones.
 
 A split axis is never gathered: every shard finds its largest element and the sum of the
-exponentials below it, one all-gather brings these pairs together, and the rows stay where they are.
+exponentials below it, two all-reduces merge these pairs, and the rows stay where they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.declaration import FROM_ENGINE, Merging
 from gdt.engine.op import op
 from gdt.errors import DtypeError, error
 from gdt.ops.axes import Axis, negative_axes, reduction_text
@@ -57,13 +57,13 @@ def largest_and_sum(xp: Any, x: Block, axis: Any, keepdims: bool) -> tuple[Block
     return largest.reshape(total.shape), total
 
 
-def merge_largest_and_sum(xp: Any, largest: Block, total: Block, *, axis: int) -> tuple[Block, ...]:
-    """Merge the largest elements and sums of shards, which stand along `axis`: rescale every sum to
-    the largest element of all shards, and add the sums up."""
-    top = largest.max(axis=axis, keepdims=True)
+def merge_largest_and_sum(xp: Any, largest: Block, total: Block, *others: Block) -> Merging:
+    """Merge the largest elements and sums of shards: rescale every sum to the largest element of
+    all shards, and add the sums up, and `others` beside them."""
+    (top,) = yield "max", (largest,)
     with np.errstate(invalid="ignore"):  # inf - inf: that row is NaN, as it is where rows are whole
         total = total * xp.exp(largest - xp.where(top == -np.inf, top.dtype.type(0), top))
-    return top, total.sum(axis=axis, keepdims=True)
+    return top, *(yield "sum", (total, *others))
 
 
 def _prepare(array_type: ArrayType, *, axis: Axis = None, **static: Any) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     """exp(x) / sum(exp(x)) over `axis` (an int, a tuple, or None for all axes), without overflow.
 
     The result has the shape of x. Integers give float64; float16 is added up in float32. Where
-    `axis` is split, the devices gather one largest element and one sum per row, and no row.
+    `axis` is split, the devices reduce one largest element and one sum per row, and no row moves.
     Raises AxisError for an axis that x does not have, DtypeError for complex numbers.
 
     >>> gdt.softmax(gdt.asarray([[0.0, 0.0], [1000.0, 0.0]])).tolist()
@@ -300,9 +300,9 @@ def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedA
     """log(sum(exp(x))) over `axis` (None: all axes), without overflow; -inf where all elements are
     -inf, and for no elements.
 
-    Integers give float64; float16 is added up in float32. Over split axes it is one all-gather of
-    the largest elements and the sums. keepdims: whether the reduced axes stay, with length 1.
-    Raises AxisError for an axis that x does not have, DtypeError for complex numbers.
+    Integers give float64; float16 is added up in float32. Over split axes it is an all-reduce of
+    the largest elements, and one of the sums. keepdims: whether the reduced axes stay, with length
+    1. Raises AxisError for an axis that x does not have, DtypeError for complex numbers.
 
     >>> float(gdt.logsumexp(gdt.asarray([1000.0, 1000.0]))) - 1000.0
     0.693147180559...

@@ -1,7 +1,7 @@
 """Softmax cross-entropy with integer labels.
 
-Logits may be split by rows or by classes. Split classes stay where they are: the devices gather,
-for every row, the largest logit, the sum of exponentials and the logit of the label.
+Logits may be split by rows or by classes. Split classes stay where they are: the devices reduce,
+for every row, the largest logit, then the sum of exponentials and the logit of the label.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.declaration import FROM_ENGINE, Merging
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
@@ -141,12 +141,10 @@ def fused_cross_entropy(
 fused_cross_entropy.kernel(whole_kernel(NAME))
 
 
-def _merge(
-    xp: Any, largest: Block, total: Block, target: Block, *counted: Block, axis: int
-) -> tuple[Block, ...]:
-    largest, total = merge_largest_and_sum(xp, largest, total, axis=axis)
-    target = target.sum(axis=axis, keepdims=True)
-    return largest, total, target, *(k.max(axis=axis, keepdims=True) for k in counted)
+def _merge(xp: Any, largest: Block, total: Block, target: Block, *counted: Block) -> Merging:
+    """Merge statistics of the classes of shards; all of them know which rows count."""
+    merged = yield from merge_largest_and_sum(xp, largest, total, target)
+    return *merged, *(k[tuple(map(slice, merged[0].shape))] for k in counted)
 
 
 def _finish(
