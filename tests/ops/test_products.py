@@ -108,6 +108,7 @@ def small_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every gather of 64 bytes, and every partial sum of as many, takes panels. Meshes are new, so
     no plan is older."""
     monkeypatch.setattr(panels, "GATHERED", 64)
+    monkeypatch.setattr(panels, "SUMMED", 64)
     monkeypatch.setattr(panels, "MOST_HELD", 0)
 
 
@@ -155,8 +156,9 @@ def matrices(blocks: int, *specs: list[Any]) -> list[gdt.DistributedArray]:
 
 @pytest.mark.parametrize(("left", "right", "sent", "held"), LARGE)
 def test_no_device_holds_a_large_operand_whole(
-    left: list[Any], right: list[Any], sent: int, held: int
+    left: list[Any], right: list[Any], sent: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(panels, "SUMMED", 1 << 22)
     x, w = matrices(8, left, right)
     share = x.nbytes // 8
     with gdt.testing.peak_memory([x, w]) as memory, gdt.count_collectives() as counter:

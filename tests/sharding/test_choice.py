@@ -12,6 +12,7 @@ import pytest
 import gdt
 from bench import layouts, networks
 from gdt.array.moving import move_to_layouts
+from gdt.ops.products import panels
 from gdt.sharding.routes import route_bytes
 
 # ---------------------------------------------------------------- golden programs
@@ -50,6 +51,31 @@ def test_a_small_gpt_sends_what_theory_says(name: str, apart: bool) -> None:
         assert len(counter) <= theory.collectives + 2
     for got, want in zip(values(result), gradients_on_one_device(), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("texts", [1, 8])
+def test_a_layer_of_a_large_model_sends_what_theory_says(
+    texts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of width 12,288 for 2,048 tokens on 32 devices, with all lengths divided by 128, and the
+    bytes from which on products take panels by 128 twice."""
+    for name in ("GATHERED", "SUMMED"):
+        monkeypatch.setattr(panels, name, getattr(panels, name) >> 14)
+    data, model, d = 4, 8, 96
+    sent = []
+    for count in (1, 2):
+        size = layouts.Size(count, d, 8, 64, 16, texts * data)
+        mesh = [("data", data), ("model", model)]
+        run = layouts.gpt(mesh, layouts.tensor_specs, ["data", None], size=size)
+        for _ in range(2):
+            with gdt.count_collectives() as counter:
+                run()
+        sent.append((counter.bytes, len(counter)))
+    nbytes, collectives = (two - one for one, two in zip(*sent, strict=True))
+    activation, split, whole = 4 * texts * data * 16 * d, 4 * (12 * d * d + 7 * d), 4 * 6 * d
+    gradients = 2 * (data - 1) * (split + model * whole)
+    assert nbytes <= 1.05 * (2 * (model - 1) * 4 * activation + gradients)
+    assert collectives <= 4  # the gradients go with those of the other layers
 
 
 def test_a_step_plans_nothing_that_an_earlier_one_has_planned(

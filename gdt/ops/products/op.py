@@ -144,7 +144,8 @@ def matmul(x: Any, w: Any, out: DistributedArray | None = None) -> DistributedAr
     Split leading axes, i or j: no communication. Split k: each device sums its part, and the result
     stays a partial sum until its value is needed. Where an operand has to be gathered and is large,
     it is gathered in panels (SUMMA), so that no device holds it whole. A partial sum that would
-    take more than three shares of the data is scattered panel by panel: rows of it are split.
+    take more than three shares of the data, and 1 GiB of a device, is scattered panel by panel:
+    rows of it are split.
 
     Raises ShapeError for scalars, and for shapes that do not fit. Source: NumPy's `matmul`.
 

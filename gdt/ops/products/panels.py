@@ -7,9 +7,11 @@ operands are gathered along the factor that is summed over, as on meshes of two 
 hold the same indices (SUMMA, van de Geijn and Watts 1997). The bytes are those of the gather.
 
 Where the factor that is summed over is split, every device has a part of every sum. A product of
-matrices that would hold more than `MOST_HELD` shares of such parts is computed in panels of its
-rows (or columns, where there are few rows): each is reduced and scattered at once, and the result
-is split. The bytes are those of the reduce-scatter, half of those of an all-reduce.
+matrices that would hold more than `MOST_HELD` shares of such parts, and `SUMMED` bytes, is computed
+in panels of its rows (or columns, where there are few rows): each is reduced and scattered at once,
+and the result is split. The bytes are those of the reduce-scatter, half of those of an all-reduce.
+Where memory allows a partial sum, whoever reads it says whether it is needed whole, as after a
+tensor parallel layer: split, it would be gathered again by one op after the other.
 """
 
 from __future__ import annotations
@@ -41,8 +43,12 @@ Blocks = Sequence[Block]
 Gathers = Mapping[int, Transition]  # by the position of the operand
 
 GATHERED = 1 << 22
-"""The bytes from which on a gathered operand, or a partial sum, takes panels. Below, memory is no
-concern, and one collective is faster than several."""
+"""The bytes from which on a gathered operand takes panels. Below, memory is no concern, and one
+collective is faster than several."""
+
+SUMMED = 1 << 30
+"""The bytes from which on a partial sum takes panels: about a hundredth of the memory of a device.
+Eight texts in a layer of a model of 175 billion numbers take less."""
 
 MOST_HELD = 3
 """The shares that a partial sum may take on a device: a share is what a device has of the operands,
@@ -306,13 +312,13 @@ def reduced_in_panels(product: Op[..., Any], plan: Plan, x: ArrayType, w: ArrayT
     gathering = in_panels(product, plan, x, w)
     dtype, rows = promoted(x.dtype, w.dtype), math.prod(x.shape[:-1])
     nbytes = rows * w.shape[-1] * dtype.itemsize
-    if gathering is not None or nbytes < GATHERED or plan.passes:
+    if gathering is not None or nbytes < SUMMED or plan.passes:
         return gathering
     rule, sizes, _ = product.declaration.bound_rule((x, w), {})
     strategy = choose(rule, (x, w), sizes)
     out = ArrayType.of(out_shapes(rule, sizes)[0], dtype, strategy.output_layouts[0])
     share = max(x.nbytes + w.nbytes, nbytes) // out.mesh.size
-    if not any(out.layout.reductions) or out.local_nbytes < max(GATHERED, MOST_HELD * share + 1):
+    if not any(out.layout.reductions) or out.local_nbytes < max(SUMMED, MOST_HELD * share + 1):
         return None
     cut = _scattering(rule, sizes, out)
     return cut and _planned(PanelProduct(product, plan, (x, w), {}, strategy, cut))
