@@ -270,7 +270,8 @@ def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> 
     target, output = _pair(target, output)
     if from_logits:
         return gdt.sigmoid_cross_entropy_with_logits(target, output)
-    return -(target * _log(output) + (1.0 - target) * _log(1.0 - output))
+    output = gdt.clip(output, config.epsilon(), 1.0 - config.epsilon())
+    return -(target * gdt.log(output) + (1.0 - target) * gdt.log(1.0 - output))
 
 
 def psnr(x1: Any, x2: Any, max_val: Any) -> DistributedArray:

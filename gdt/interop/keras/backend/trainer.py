@@ -322,7 +322,7 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
                 )
             try:
                 self._run_epochs(
-                    iterator, callbacks, self._initial_epoch or initial_epoch, epochs,
+                    iterator, callbacks, initial_epoch, epochs,
                     validate, validation_freq,
                 )  # fmt: skip
             finally:
@@ -340,8 +340,8 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
     ) -> None:
         self.stop_training = False
         training_logs: Logs = {}
-        callbacks.on_train_begin()
-        for epoch in range(first, epochs):
+        callbacks.on_train_begin()  # where BackupAndRestore says which epoch is the next
+        for epoch in range(self._initial_epoch or first, epochs):
             self.reset_metrics()
             callbacks.on_epoch_begin(epoch)
             logs = _last(self._run_epoch("train", "stop_training", iterator, callbacks))
