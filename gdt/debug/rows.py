@@ -9,8 +9,8 @@ from gdt.array.array import DistributedArray
 from gdt.debug.observers import Move, moves_of
 from gdt.engine.op import Op
 from gdt.engine.planned import PlannedOp
-from gdt.fusion.loop import FusedLoop
 from gdt.observe import Collective, Observer
+from gdt.programs.fused_function import FusedFunction
 from gdt.programs.instruction import Instruction
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -112,8 +112,7 @@ class FusedRow(NamedTuple):
     @classmethod
     def of(cls, k: Instruction) -> FusedRow:
         """The row of a fused instruction."""
-        loop = getattr(k.function, "run", None)
-        seconds = loop.seconds if isinstance(loop, FusedLoop) else 0.0
+        seconds = k.function.seconds if isinstance(k.function, FusedFunction) else 0.0
         return cls(tuple([f.name for f in k.fused]), k.line, *k.nbytes, seconds)
 
     def __str__(self) -> str:

@@ -67,9 +67,10 @@ shape, whether memory is in order) cost as much as its arithmetic. So an op may 
 its body's place on the host once the shapes are known (`Op.specialize`): products of matrices
 become one function, sums over a batch a product with ones. Where numba is installed (the extra
 `fast`), the ops that small blocks spend most of a dense network's step in run as one compiled loop
-(`loops`; the ops' `loops.py`, `optim/update_loops.py`) instead of a call, a temporary and a pass
-for every operation. Loops take float32 and float64, vectors that are one for each channel, rows
-that are not too short, and few exponentials. They do the body's arithmetic in its order, except for
+(`loops`; the ops' `loops.py`) instead of a call, a temporary and a pass for every operation; loops
+of updates and of an LSTM's step are made of formulas (`gdt.fusion.formula_loop`). Numba's take
+float32 and float64, vectors that are one for each channel, rows that are not too short, and few
+exponentials. They do the body's arithmetic in its order, except for
 sums, which they add up in float64 (long sums of float64 are left to NumPy's pairwise sums), and for
 exponentials and logarithms, which are the C library's. They give no NumPy warnings, whatever
 `np.errstate` says. numba compiles a loop when it first runs, in 0.2 to 1 s (6 s for all of them),

@@ -11,6 +11,9 @@ compiled when it first runs, in 10 to 100 ms, and kept on disk in `~/.cache/gdt/
 `XDG_CACHE_HOME`). Where it cannot be compiled, or with `GDT_COMPILED_LOOPS=0`, NumPy's functions
 run on slices of the blocks (`gdt.programs.slices`).
 
+**Several results.** `formula_loop` makes a loop of several formulas, which reads and writes
+matrices whose rows are apart, or writes into its operands: an LSTM's step, an optimizer's update.
+
 **Bits.** A formula of + - * /, sqrt, comparisons and choices has the bits of NumPy's functions. The
 elementary functions (`elementary`: exp, log, tanh, erf, sin, powers and so on) have not;
 they are within 2 units in the last place. So the op itself runs them as a loop (`loop.CompiledOp`)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -108,6 +109,7 @@ class ReducingLoop:
         self.nbytes = sum(int(graph.dtypes[n][1]) for n in used)
         self.is_tolerant = False  # see `FusedLoop`
         self._functions: dict[bool, llvm.Function] = {}
+        self.seconds = 0.0  # what its compilation has taken
 
     def __call__(
         self,
@@ -149,11 +151,13 @@ class ReducingLoop:
         return NUMPY.empty((-(-grid.size // grid.length),) if kind == "all" else shape, dtype)
 
     def _compiled(self) -> llvm.Function:
+        begin = time.perf_counter()
         pairs = [(dtype, kind in ("row", "one")) for dtype, kind in self.inputs]
         told = (self.reductions, self.calls) if self.is_tolerant else (self.checked, ())
         text = llvm.text_of(self.graph, pairs, [node for node, _ in self.outputs], *told)
         function = llvm.compiled(text, len(self.kinds))
         self._functions[self.is_tolerant] = function
+        self.seconds += time.perf_counter() - begin
         return function
 
 

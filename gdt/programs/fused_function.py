@@ -61,6 +61,11 @@ class FusedFunction:
             return self.run_one_by_one(*values)
         return [*zip(*outs, strict=True)] if count else outs[0]
 
+    @property
+    def seconds(self) -> float:
+        """What the compilation of the loop has taken."""
+        return self.run.seconds if isinstance(self.run, FusedLoop) else 0.0
+
     @cached_property
     def run_one_by_one(self) -> Run:
         """The function that runs the instructions that it replaces, made when it is first needed:

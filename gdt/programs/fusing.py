@@ -56,28 +56,11 @@ def fused(
         for r in k.inputs:
             readers.setdefault(r, set()).add(at)
 
-    def of_run(numbers: Sequence[int]) -> Iterator[Instruction]:
-        """The instructions in the place of some that may be put in another order."""
-        for group, chain in _alike(numbers, calls, instructions, values):
-            own = {*chain}
-            returned = [
-                r
-                for at in chain
-                for r in instructions[at].outputs
-                if r in outputs or not readers.get(r, set()) <= own
-            ]
-            chosen = [call for at in chain if (call := calls[at]) is not None]
-            segment = None
-            if group is not None:
-                segment = _segment(chosen, returned, values, program, group)
-            if segment:
-                yield segment
-            elif group is not None and group.grid is not None:
-                for at in chain:  # without the reductions
-                    calls[at] = calls[at] if isinstance(calls[at], ElementCall) else None
-                yield from of_run(chain)
-            else:
-                yield from [instructions[at] for at in chain]
+    def returned_by(chain: Sequence[int]) -> list[int]:
+        """The registers of a chain that others read."""
+        own = {*chain}
+        made = [r for at in chain for r in instructions[at].outputs]
+        return [r for r in made if r in outputs or not readers.get(r, set()) <= own]
 
     result: list[Instruction] = []
     most = max(
@@ -89,8 +72,38 @@ def fused(
 
     for is_run, members in groupby(range(len(instructions)), is_part):
         numbers = [*members]
-        result += of_run(numbers) if is_run else [instructions[at] for at in numbers]
+        result += (
+            _of_run(numbers, calls, instructions, values, returned_by, program)
+            if is_run
+            else [instructions[at] for at in numbers]
+        )
     return result
+
+
+# No closure: one that calls itself keeps `values`, and so the arrays of the recorded step, alive
+# until garbage is collected, and updates would copy them.
+def _of_run(
+    numbers: Sequence[int],
+    calls: list[Call | None],
+    instructions: Sequence[Instruction],
+    values: Sequence[Any],
+    returned_by: Callable[[Sequence[int]], list[int]],
+    program: Callable[..., Run],
+) -> Iterator[Instruction]:
+    """The instructions in the place of some that may be put in another order."""
+    for group, chain in _alike(numbers, calls, instructions, values):
+        chosen = [call for at in chain if (call := calls[at]) is not None]
+        segment = None
+        if group is not None:
+            segment = _segment(chosen, returned_by(chain), values, program, group)
+        if segment:
+            yield segment
+        elif group is not None and group.grid is not None:
+            for at in chain:  # without the reductions
+                calls[at] = calls[at] if isinstance(calls[at], ElementCall) else None
+            yield from _of_run(chain, calls, instructions, values, returned_by, program)
+        else:
+            yield from [instructions[at] for at in chain]
 
 
 def _is_movable(k: Instruction, values: Sequence[Any], most: int) -> bool:

@@ -286,6 +286,11 @@ class ReducingFunction(FusedFunction):
         self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
         self.one_by_one, self.shapes = one_by_one, None
 
+    @property
+    def seconds(self) -> float:
+        """What the compilation of the loop has taken."""
+        return self.loop.seconds
+
     def _of_all(self, rows: Sequence[Sequence[Any]]) -> list[list[Block]] | None:
         arrays = [self._arrays(row) for row in rows]
         of_all = [own for own in arrays if own is not None]

@@ -409,8 +409,9 @@ def test_a_replay_overwrites_intermediate_results_after_their_last_use(apart: bo
         pool.trim()
     before = pool.nbytes
     results = replayed(x)
-    # Three of float32, and two of float64 at most; a new one for each would be one more.
-    assert 5 * x.nbytes <= pool.nbytes - before <= 7 * x.nbytes
+    # Three of float32, and two of float64 at most; a new one for each would be one more. Chains in
+    # loops make the results, of float32 and float64, and little else.
+    assert 3 * x.nbytes <= pool.nbytes - before <= 7 * x.nbytes
     assert [a.numpy().strides for a in results] == [a.strides for a in expected]
 
 

@@ -182,6 +182,11 @@ def test_loops_of_a_recorded_step_are_named_with_their_bytes() -> None:
         assert loop.seconds == 0
     else:
         assert 0 < loop.seconds < 60 and "; compiled in " in str(loop)
+    mean = gdt.function(lambda x: gdt.mean(x * x - 1), verify=0)
+    for _ in range(3):
+        mean(x)
+    (loop,) = gdt.explain(mean, x).loops
+    assert loop.ops[:2] == ("multiply", "subtract") and (loop.seconds > 0) == (not llvm.problem())
     text = "multiply, add, relu; 96,000 bytes read and written, not 288,000"
     assert text in str(explanation).replace("\n", " ") and text in explanation._repr_html_()
 

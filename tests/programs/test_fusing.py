@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import gdt
 from gdt.backend import threads
 from gdt.engine import blocks as blocks_of_plans
 from gdt.engine.op import OPS
+from gdt.engine.updates import is_owned
 from gdt.fusion import llvm
 from gdt.fusion.op_formula import UFUNCS
 from gdt.programs import fused_function, fusing, slices
@@ -326,6 +328,19 @@ def test_small_work_is_not_handed_to_threads(monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(4):
             step(x)
     assert fused_ops(step)
+
+
+def test_nothing_of_a_recording_is_garbage_that_refers_to_its_arrays(mode: str) -> None:
+    """Updates would copy parameters to which it refers until it is collected."""
+    w, x = {"w": gdt.asarray(np.ones((90, 120), "f4"))}, gdt.asarray(np.ones((90, 120), "f4"))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            gdt.grad(lambda w, x: gdt.sum(gdt.mean(w["w"] * x * 2, axis=1) ** 2))(w, x)
+        assert is_owned(w, "w") == [True]
+    finally:
+        gc.enable()
 
 
 def test_a_chain_takes_the_memory_of_operands_and_results() -> None:
