@@ -17,7 +17,7 @@ import numpy as np
 from gdt.engine.source import CallExpression, Value
 from gdt.fusion import reducing
 from gdt.fusion.llvm import GraphCall
-from gdt.fusion.loop import are_compiled, packed
+from gdt.fusion.loop import are_compiled, narrowed, packed
 from gdt.fusion.op_formula import OpFormula, code_of, formula_of
 from gdt.fusion.reducing import SUMS, Grid, ReducingLoop, add_reduction, grid_of, in_c_order
 from gdt.programs.aliases import blocks_of
@@ -229,14 +229,18 @@ class ReducingWriter(GraphWriter):
         found = []
         for i in self.inputs:
             blocks = blocks_of(self.values[i.register])
-            seen = getattr(blocks[0], "shape", ()) if i.shape is None else i.shape
+            seen = i.shape
+            if seen is None:  # a view that repeats an element is read as that, where it always is
+                is_array = isinstance(blocks[0], np.ndarray)
+                shapes = {narrowed(b).shape for b in blocks} if is_array else {()}
+                seen = shapes.pop() if len(shapes) == 1 else blocks[0].shape
             kind = kind_in(self.shape, seen, self.grid)
             argument = Argument(i.register, i.shape)
             if argument in self.of_rows and math.prod(seen) == self.grid.rows:
                 if argument in self.of_elements and (kind is None or kind[0] != "row"):
                     return None
                 kind = "row", seen
-            if kind is None or any(in_c_order(np.asarray(b)) is None for b in blocks):
+            if kind is None or any(in_c_order(narrowed(np.asarray(b))) is None for b in blocks):
                 return None
             found.append(kind)
         return found
@@ -308,8 +312,9 @@ class ReducingFunction(FusedFunction):
         arrays = []
         for (place, shape, dtype), wanted in zip(self.inputs, self.broadcast, strict=True):
             x = blocks[place]
-            x = in_c_order(x if isinstance(x, np.ndarray) else np.full((), x, dtype))
-            if x is None:
+            x = x if isinstance(x, np.ndarray) else np.full((), x, dtype)
+            x = in_c_order(narrowed(x) if shape is None else x)
+            if x is None or x.size > math.prod(wanted):
                 return None
             x = x if shape is None else x.reshape(shape)
             arrays.append(x if x.size == math.prod(wanted) else _broadcast(x, wanted))

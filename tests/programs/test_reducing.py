@@ -252,3 +252,13 @@ def test_sums_are_as_exact_as_sums_of_pairs(shape: tuple[int, ...], dtype: str) 
         found, exact = reduced("sum", x, axes, False), x.astype(np.longdouble).sum(axis=axes)
         assert found is not None
         np.testing.assert_allclose(found, exact.astype(dtype), rtol=8 * np.finfo(dtype).eps)
+
+
+def test_a_view_that_repeats_one_element_is_read_as_that_by_reductions() -> None:
+    """Another call of the step may have a whole block in its place."""
+    x = np.random.default_rng(5).normal(size=(90, 120)).astype("f4")
+    step = gdt.function(lambda x, y: gdt.sum(x * y + 1, axis=1), verify=0)
+    views = [gdt.broadcast_to(gdt.asarray(a), x.shape) for a in (x[:1, :1], x[:, :1], x[:1])]
+    for y in [views[0]] * 4 + [gdt.asarray(x), *views, gdt.asarray(x), views[0]]:
+        have, want = step(gdt.asarray(x), y), gdt.sum(gdt.asarray(x) * y + 1, axis=1)
+        np.testing.assert_array_equal(have.numpy(), want.numpy())
