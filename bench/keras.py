@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-WARM, ROUNDS, BATCHES = 3, 7, 20
+WARM, ROUNDS, BATCHES = 3, 5, 10
 BATCH = {"mlp": 128, "cnn": 32, "gpt": 16}
 VOCABULARY, POSITIONS, SIZE, HEADS, LAYERS = 64, 32, 64, 4, 2
 Epoch = Callable[[], object]
