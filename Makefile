@@ -24,7 +24,7 @@ smoke: $(VENV)/test.stamp
 # The site of docs/, in build/docs: a folder that any server of files can show (2 minutes). Warnings are
 # errors, every link inside and every anchor is checked, and pages load nothing from other hosts.
 docs: $(VENV)/docs.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env --write-all --quiet docs build/docs
 	$(BIN)/python -m docs.extensions.check_site build/docs
 
 docs-serve: docs

@@ -59,7 +59,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib",),
     "plot_gallery": True,
     "abort_on_example_error": True,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "docs.extensions.gallery_order.GalleryOrder",
     "capture_repr": ("__repr__",),
     "nested_sections": False,
     "show_signature": False,

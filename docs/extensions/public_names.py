@@ -19,6 +19,7 @@ from typing import Any
 import gdt.errors
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
+from gdt.observe import Observer
 
 # The modules whose names are public beside those of `gdt` itself, each with the names that it
 # shows; None: those of its `__all__`, or else the functions and classes that it defines.
@@ -71,6 +72,8 @@ class Name:
     def kind(self) -> str:
         """The kind of object, in the words of Sphinx' domain of Python."""
         value = inspect.unwrap(self.value) if callable(self.value) else self.value
+        if inspect.isclass(value) and value.__module__ in ("numpy", "ml_dtypes"):
+            return "data"  # dtypes: else every annotation `bool` would lead to `gdt.bool`
         if inspect.isclass(value):
             return "exception" if issubclass(value, BaseException) else "class"
         if self.owner is not None:
@@ -121,7 +124,8 @@ def _defined_in(value: Any, module_name: str) -> bool:
 def members(owner: Name) -> Iterator[Name]:
     """The public methods and properties that a class defines itself."""
     for name, declared in vars(owner.value).items():
-        if name.startswith("_"):
+        is_observing = issubclass(owner.value, Observer) and hasattr(Observer, name)
+        if name.startswith("_") or is_observing or name.endswith("_request"):  # scikit-learn's
             continue
         value = declared if isinstance(declared, property) else getattr(owner.value, name, None)
         if isinstance(declared, property) or inspect.isroutine(value) or isinstance(value, Op):

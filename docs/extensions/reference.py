@@ -68,11 +68,11 @@ def entry(name: Name, aliases: list[str]) -> list[str]:
     """The directive of one name, without the members of a class."""
     other = f"\n\nAlso: {', '.join(f'`{a}`' for a in aliases)}." if aliases else ""
     text = markdown(name.docstring) + other
-    module = str(getattr(name.value, "__module__", "gdt"))
-    if name.kind == "data" and not name.docstring:
+    package = str(getattr(name.value, "__module__", "gdt")).split(".")[0]
+    if package in ("numpy", "ml_dtypes"):
+        text = f"`{package}.{name.short}` itself."
+    elif name.kind == "data" and not name.docstring:
         text = f"The value is `{name.value!r}`."
-    elif module.startswith("numpy"):
-        text = f"NumPy's own `numpy.{name.short}`."
     options = [":no-index-entry:"] if name.owner is not None else []
     kind = "method" if name.kind in ("classmethod", "staticmethod") else name.kind
     options += [f":{name.kind}:"] if name.kind in ("classmethod", "staticmethod") else []

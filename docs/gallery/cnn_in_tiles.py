@@ -44,7 +44,8 @@ with gdt.default_mesh(mesh):
 # Training
 # --------
 # ``place`` puts a batch in tiles; labels are replicated. ``gdt.Trainer`` is the loop in terms of
-# batches.
+# batches. After ``model.compile``, ``model.fit(batches)`` takes the same ones; of arrays, ``fit``
+# would split the rows over the first axis of the mesh, and not the images.
 
 
 def place(images, labels):

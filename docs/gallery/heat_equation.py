@@ -86,7 +86,8 @@ plt.show()
 # not.
 
 one = gdt.create_mesh([("height", 1), ("width", 1)])
-whole, kernel = gdt.asarray(start.numpy(), device=one), gdt.asarray(stencil.numpy(), device=one)
+whole = gdt.asarray(start.numpy(), device=one)
+kernel = gdt.asarray(stencil.numpy(), device=one)
 for _ in range(400):
     whole = gdt.convolution(whole, kernel, padding="same")
 print("largest difference:", abs(whole.numpy() - u.numpy()).max())

@@ -111,7 +111,7 @@ class FusedLoop:
         return lambda *arrays: function(*arrays, *last)
 
     def work(self, shape: Shape) -> float:
-        """What the loop takes for blocks of this shape, in elements of a sum of float32."""
+        """The work of the loop for blocks of this shape, in elements of a sum of float32."""
         return math.prod(shape) * self.nbytes / NBYTES
 
     def _function(self, ones: tuple[bool, ...]) -> llvm.Function:
