@@ -2,8 +2,9 @@
 Principal components and k-means
 ================================
 
-Handwritten digits without labels. Their rows are split over eight devices; both algorithms are
-written with NumPy's functions, and only sums over the devices are sent.
+Handwritten digits without labels. Their rows are split over eight devices; both algorithms
+(scikit-learn's ``PCA`` and ``KMeans``) are written with NumPy's functions, and only sums over
+the devices are sent.
 """
 
 # %%
