@@ -330,7 +330,7 @@ after{number}:
         )
 
     def _named(self, node: Node, names: Mapping[Node, str]) -> str:
-        """What a value is called in the loop that is written; it is read from memory there if it is
+        """The name of a value in the loop that is written; it is read from memory there if it is
         an input, or known by an earlier loop."""
         if node in names:
             return names[node]

@@ -39,8 +39,8 @@ SUMS = {"all", "columns"}
 
 
 class Grid(NamedTuple):
-    """How a block is reduced: its rows, or its columns, or all of it. A whole block may have a
-    last, shorter row.
+    """The way in which a block is reduced: its rows, or its columns, or all of it. A whole block
+    may have a last, shorter row.
 
     reduced: "rows", "columns" or "all". size: the number of elements.
     """
@@ -141,7 +141,7 @@ class ReducingLoop:
         return results
 
     def work(self, grid: Grid) -> float:
-        """What the loop takes, in elements of a sum of float32."""
+        """The work of the loop, in elements of a sum of float32."""
         return grid.size * self.nbytes / NBYTES
 
     def _memory(self, kind: str, shape: Shape, dtype: np.dtype, grid: Grid) -> Block:

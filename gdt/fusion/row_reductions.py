@@ -102,7 +102,7 @@ class _Text:
         return value if own == wide else self.add(f"fpext {own} {value} to {wide}")
 
     def combine(self, so_far: str, x: str, kind: str, result: str = "") -> str:
-        """What two numbers, or vectors of them, give; NaN stays NaN."""
+        """The result of two numbers, or of vectors of them; NaN stays NaN."""
         if self.name == "sum":
             return self.add(f"fadd {kind} {so_far}, {x}", result)
         count = kind[1:].partition(" ")[0] if kind[0] == "<" else ""

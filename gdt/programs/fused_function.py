@@ -63,7 +63,7 @@ class FusedFunction:
 
     @property
     def seconds(self) -> float:
-        """What the compilation of the loop has taken."""
+        """The time that the compilation of the loop has taken."""
         return self.run.seconds if isinstance(self.run, FusedLoop) else 0.0
 
     @cached_property

@@ -292,7 +292,7 @@ class ReducingFunction(FusedFunction):
 
     @property
     def seconds(self) -> float:
-        """What the compilation of the loop has taken."""
+        """The time that the compilation of the loop has taken."""
         return self.loop.seconds
 
     def _of_all(self, rows: Sequence[Sequence[Any]]) -> list[list[Block]] | None:
@@ -308,7 +308,8 @@ class ReducingFunction(FusedFunction):
         ]
 
     def _arrays(self, blocks: Sequence[Any]) -> list[Block] | None:
-        """What the loop reads of a block of every value; None if one lies in another order."""
+        """The parts of blocks that the loop reads, of every value; None if a block lies in another
+        order."""
         arrays = []
         for (place, shape, dtype), wanted in zip(self.inputs, self.broadcast, strict=True):
             x = blocks[place]
