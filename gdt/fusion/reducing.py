@@ -125,7 +125,9 @@ class ReducingLoop:
         count = -(-threads.count_for(work) // len(rows))
         parts = _numbers(grid, self.kinds, self.itemsizes, count)
         outputs = [*zip(self.outputs, shapes, self.dtypes, dtypes, strict=True)]
-        results = [[self._memory(kind, s, d, grid) for (_, kind), s, d, _ in outputs] for _ in rows]
+        # The outputs for all rows side by side: to get memory for each takes as long as a loop.
+        together = [self._memory(kind, len(rows), s, d, grid) for (_, kind), s, d, _ in outputs]
+        results = [[out[n] for out in together] for n in range(len(rows))]
         of_all = [(*row, *outs) for row, outs in zip(rows, results, strict=True)]
         if run_together(function, of_all, [(part, self.parameters) for part in parts], work):
             if self.is_tolerant or all(is_finite(b) for row in rows for b in row):
@@ -144,11 +146,17 @@ class ReducingLoop:
         """The work of the loop, in elements of a sum of float32."""
         return grid.size * self.nbytes / NBYTES
 
-    def _memory(self, kind: str, shape: Shape, dtype: np.dtype, grid: Grid) -> Block:
-        """The memory of an output; of a sum, of the numbers that are added up at the end."""
+    def _memory(
+        self, kind: str, count: int, shape: Shape, dtype: np.dtype, grid: Grid
+    ) -> Sequence[Block]:
+        """The memory of `count` outputs; of a sum, of the numbers that are added up at the end."""
         if kind == "columns":
-            return np.full((-(-grid.rows // _chunk(grid.rows)), grid.length), -0.0)
-        return NUMPY.empty((-(-grid.size // grid.length),) if kind == "all" else shape, dtype)
+            return np.full((count, -(-grid.rows // _chunk(grid.rows)), grid.length), -0.0)
+        if kind == "all":
+            return np.empty((count, -(-grid.size // grid.length)), dtype)
+        if count == 1:
+            return [NUMPY.empty(shape, dtype)]
+        return NUMPY.empty((count, *shape), dtype)  # type: ignore[no-any-return]
 
     def _compiled(self) -> llvm.Function:
         begin = time.perf_counter()
@@ -213,7 +221,7 @@ def add_reduction(graph: ElementGraph, name: str, operand: Node, reduced: str) -
 
 def in_c_order(block: Block) -> Block | None:
     """A block without gaps, or a copy of it; None if its axes lie in memory in another order."""
-    if block.flags.carray:
+    if block.flags.c_contiguous and block.flags.aligned:
         return block
     order = order_in_memory(block)
     if order is not None and order != tuple(range(block.ndim)):
