@@ -9,6 +9,8 @@ result. Its names are the op's operands. It may use
     bits(x): the bits of a floating-point number as an integer, number(i): the reverse,
     real(i): the floating-point number equal to an integer,
     wide(x): float32 as float64, narrow(x): float64 as float32,
+    sum(x), max(x), min(x): of the row of a block that x is an element of; sums are float64, rounded
+    once,
     and calls of other formulas, whose values are written in place of the call, unless the target
     has functions of their names.
 
@@ -41,6 +43,7 @@ OPERATORS: Mapping[type[ast.AST], str] = {
 }  # fmt: skip
 SAME = {"abs", "sqrt", "floor", "ceil", "trunc", "rint", "fma", "copysign"}  # dtype of operands
 GIVEN = {"input", "parameter", "constant"}  # the operations of values that are not computed
+REDUCTIONS = {"sum", "max", "min"}  # the operations that make one number of a row
 INTEGER_OF = {"f4": "i4", "f8": "i8"}
 FLOAT_OF = {"i4": "f4", "i8": "f8"}
 CONVERSIONS = {
@@ -96,6 +99,11 @@ class ElementGraph:
     def constant(self, value: Any, dtype: str) -> Node:
         """A number, rounded to `dtype`."""
         return self.add("constant", dtype, np.dtype(dtype).type(value).item())
+
+    def reduce(self, name: str, operand: Node) -> Node:
+        """The sum, the largest or the smallest number of a row, in the dtype of the operand."""
+        dtype = self.dtypes[operand]
+        return self.cast(self.add(name, "f8" if name == "sum" else dtype, operand), dtype)
 
     def write(self, formula: str, **names: Node) -> Node:
         """Add the values of a formula, and return its result. names: the values of its names."""
@@ -188,6 +196,8 @@ class _FormulaWriter:
             assert isinstance(number, ast.Constant)
             return self.graph.constant(number.value, self.graph.dtypes[like])
         values = [self._node(a) for a in arguments]
+        if name in REDUCTIONS:
+            return self.graph.reduce(name, *values)
         if name in CONVERSIONS:
             dtype = CONVERSIONS[name][self.graph.dtypes[values[0]]]
             operation = "cast" if name in ("real", "wide", "narrow") else name

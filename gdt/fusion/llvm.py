@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from gdt.fusion.formula import GIVEN, ElementGraph, Node
+from gdt.fusion.formula import GIVEN, REDUCTIONS, ElementGraph, Node
 from gdt.fusion.row_reductions import function_of
 from gdt.machine_code import read_code, user_folder, write_code
 
@@ -55,8 +55,6 @@ FUNCTIONS = {
 }  # fmt: skip
 """LLVM's intrinsics of floating-point numbers."""
 
-REDUCTIONS = {"sum", "max", "min"}
-"""The operations that make one number of a row."""
 COLUMNS = "sum of columns"
 """The operation that adds a row to that of an output, which holds the sum of earlier rows."""
 LONGEST_ROW = 4096

@@ -126,9 +126,15 @@ def has_formula(
 def is_reduction(name: str) -> Callable[[T], T]:
     """Declare that an op is a reduction over `axis`, which loops compute: "sum", "max" or "min"; a
     decorator of the op."""
+    return has_rows_formula(f"{name}(x)", name)
+
+
+def has_rows_formula(text: str, name: str = "") -> Callable[[T], T]:
+    """Declare the formula of an op over `axis`, whose body computes it by the same loop
+    (`gdt.fusion.reducing.of_rows`); a decorator of the op. name: of a reduction that it is."""
 
     def declare(op: T) -> T:
-        op.declaration.body.reduction = name  # type: ignore[attr-defined]
+        op.declaration.body.of_rows = text, name  # type: ignore[attr-defined]
         return op
 
     return declare

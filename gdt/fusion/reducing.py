@@ -24,14 +24,16 @@ import numpy as np
 from gdt.backend import NUMPY, threads
 from gdt.backend.numpy import order_in_memory
 from gdt.fusion import llvm
-from gdt.fusion.formula import ElementGraph, Node
+from gdt.fusion.formula import REDUCTIONS, ElementGraph, Node
 from gdt.fusion.loop import NBYTES, SMALLEST_OP, are_compiled, is_finite, run_together
 
 Block = Any
 Shape = tuple[int, ...]
 
 SMALLEST = SMALLEST_OP
-"""The fewest elements of a block that is reduced by a loop."""
+"""The fewest elements of a block of which a loop reduces rows."""
+SMALLEST_SUM = 1 << 16
+"""The fewest elements of a block of which a loop adds up columns, or all."""
 SHORTEST_ROW = 16  # elements; for shorter ones the calls of `row` take longer than the arithmetic
 LONGEST_COLUMNS = 1024  # elements; NumPy adds up longer rows faster
 CHUNK = 128  # rows that are added up one after the other, at least
@@ -76,13 +78,20 @@ def grid_of(shape: Shape, axes: tuple[int, ...], name: str) -> Grid | None:
     return None
 
 
+def large_grid(shape: Shape, axes: tuple[int, ...], name: str) -> Grid | None:
+    """The grid of a block that is large enough for a loop; None if there is none."""
+    grid = grid_of(shape, axes, name)
+    smallest = SMALLEST_SUM if grid is not None and grid.reduced in SUMS else SMALLEST
+    return grid if grid is not None and grid.size >= smallest else None
+
+
 class ReducingLoop:
     """A loop over the rows of blocks, some of whose values are reductions.
 
     inputs: of the graph, each a dtype and which elements of a row a block has: "whole" for all,
     "row" for one, "column" for those of the only row, "one" for one element in all. outputs: values
     and their kinds: "whole", "row", or "all" and "columns" for sums. checked, calls: see
-    `FusedLoop`. reductions: values that are checked always.
+    `FusedLoop`; reductions of rows are checked always.
     parameters: of the graph, see `packed`.
     """
 
@@ -93,18 +102,18 @@ class ReducingLoop:
         outputs: Sequence[tuple[Node, str]],
         checked: Sequence[Node],
         calls: Sequence[llvm.GraphCall],
-        reductions: Sequence[Node],
         parameters: Any = None,
     ) -> None:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
-        self.checked, self.calls, self.reductions = checked, calls, reductions
+        self.reductions = [n for n in graph.used([n for n, _ in outputs]) if _is_reduced(graph, n)]
+        self.checked, self.calls = sorted({*checked, *self.reductions}), calls
         dtypes = [*[dtype for dtype, _ in inputs], *[graph.dtypes[node] for node, _ in outputs]]
         self.kinds = (*[kind for _, kind in inputs], *[kind for _, kind in outputs])
         self.itemsizes = tuple([int(dtype[1]) for dtype in dtypes])
         self.dtypes = [np.dtype(graph.dtypes[node]) for node, _ in outputs]
         self.parameters = parameters
         # Of all values of an element, see `FusedLoop`.
-        apart = {"cast", llvm.COLUMNS, *llvm.REDUCTIONS}
+        apart = {"cast", llvm.COLUMNS, *REDUCTIONS}
         used = [n for n in graph.used([n for n, _ in outputs]) if graph.operations[n] not in apart]
         self.nbytes = sum(int(graph.dtypes[n][1]) for n in used)
         self.is_tolerant = False  # see `FusedLoop`
@@ -146,9 +155,7 @@ class ReducingLoop:
         """The work of the loop, in elements of a sum of float32."""
         return grid.size * self.nbytes / NBYTES
 
-    def _memory(
-        self, kind: str, count: int, shape: Shape, dtype: np.dtype, grid: Grid
-    ) -> Sequence[Block]:
+    def _memory(self, kind: str, count: int, shape: Shape, dtype: np.dtype, grid: Grid) -> Any:
         """The memory of `count` outputs; of a sum, of the numbers that are added up at the end."""
         if kind == "columns":
             return np.full((count, -(-grid.rows // _chunk(grid.rows)), grid.length), -0.0)
@@ -156,7 +163,7 @@ class ReducingLoop:
             return np.empty((count, -(-grid.size // grid.length)), dtype)
         if count == 1:
             return [NUMPY.empty(shape, dtype)]
-        return NUMPY.empty((count, *shape), dtype)  # type: ignore[no-any-return]
+        return NUMPY.empty((count, *shape), dtype)
 
     def _compiled(self) -> llvm.Function:
         begin = time.perf_counter()
@@ -210,13 +217,18 @@ def _chunk(rows: int) -> int:
     return max(CHUNK, math.isqrt(rows))
 
 
-def add_reduction(graph: ElementGraph, name: str, operand: Node, reduced: str) -> Node:
-    """The value of a reduction of rows, or of sums of which there are still several to add up."""
-    dtype = graph.dtypes[operand]
+def _is_reduced(graph: ElementGraph, node: Node) -> bool:
+    """Whether a value is the reduction of a row, or that in another dtype."""
+    operation = graph.operations[node]
+    of = graph.operations[graph.operands[node][0]] if operation == "cast" else operation
+    return of in REDUCTIONS
+
+
+def add_sums(graph: ElementGraph, operand: Node, reduced: str) -> Node:
+    """The value of sums of which there are still several to add up."""
     if reduced == "columns":
         return graph.add(llvm.COLUMNS, "f8", graph.cast(operand, "f8"))
-    result = graph.add(name, "f8" if name == "sum" else dtype, operand)
-    return result if reduced == "all" else graph.cast(result, dtype)
+    return graph.add("sum", "f8", operand)
 
 
 def in_c_order(block: Block) -> Block | None:
@@ -235,25 +247,47 @@ def in_c_order(block: Block) -> Block | None:
 def reduced(name: str, x: Block, axes: Any, keepdims: bool) -> Block | None:
     """The reduction `name` of a block over negative axes (None: all); None where no loop computes
     it, or where the result is not finite."""
+    axes = tuple(range(-x.ndim, 0)) if axes is None else axes
+    shape = [
+        1 if i - x.ndim in axes else n
+        for i, n in enumerate(x.shape)
+        if keepdims or i - x.ndim not in axes
+    ]
+    return _run(name, f"{name}(x)", [x], axes, tuple(shape))
+
+
+def of_rows(text: str, axes: Any, *operands: Block) -> Block | None:
+    """The elements that a formula gives, in which reductions are over negative axes, of operands of
+    one shape; None where no loop computes it, or where a reduction is not finite."""
+    return _run("", text, operands, axes, operands[0].shape)
+
+
+def _run(
+    name: str, text: str, operands: Sequence[Block], axes: tuple[int, ...], shape: Shape
+) -> Block | None:
+    x = operands[0]
     if x.size < SMALLEST or x.dtype.char not in "fd" or not are_compiled():
         return None
-    grid = grid_of(x.shape, tuple(range(-x.ndim, 0)) if axes is None else axes, name)
-    block = None if grid is None else in_c_order(x)
-    if grid is None or block is None:
+    if any((o.shape, o.dtype) != (x.shape, x.dtype) for o in operands):
         return None
-    shape = tuple([
-        1 if i - x.ndim in axes else n
-        for i, n in enumerate(x.shape) if keepdims or i - x.ndim not in axes
-    ]) if axes is not None else (1,) * (x.ndim * keepdims)  # fmt: skip
-    found = _reduction(name, x.dtype.char, grid.reduced)(grid, [[block]], [shape], [x.dtype])
+    grid = large_grid(x.shape, axes, name)
+    blocks = [] if grid is None else [in_c_order(o) for o in operands]
+    if grid is None or any(b is None for b in blocks):
+        return None
+    kind = grid.reduced if grid.reduced in SUMS else "row" if name else "whole"
+    loop = _loop(text, x.dtype.char, len(operands), kind)
+    found = loop(grid, [blocks], [shape], [x.dtype])
     return None if found is None else found[0][0]
 
 
 @lru_cache
-def _reduction(name: str, char: str, reduced: str) -> ReducingLoop:
-    """The loop of one reduction."""
+def _loop(text: str, char: str, count: int, kind: str) -> ReducingLoop:
+    """The loop of one formula of so many operands."""
     graph, dtype = ElementGraph(), "f4" if char == "f" else "f8"
-    result = add_reduction(graph, name, graph.add("input", dtype, 0), reduced)
-    kind = "row" if reduced == "rows" else reduced
-    told = [] if kind in SUMS else [result]
-    return ReducingLoop(graph, [(dtype, "whole")], [(result, kind)], told, [], told)
+    operands = [graph.add("input", dtype, n) for n in range(count)]
+    inputs = [(dtype, "whole")] * count
+    if kind in SUMS:
+        return ReducingLoop(graph, inputs, [(add_sums(graph, operands[0], kind), kind)], [], [])
+    result = graph.write(text, **dict(zip("xyz", operands, strict=False)))
+    calls = [llvm.GraphCall(result, tuple(operands), is_exact=True)] if kind == "whole" else []
+    return ReducingLoop(graph, inputs, [(result, kind)], [result], calls)

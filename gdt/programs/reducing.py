@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.engine.source import CallExpression, Value
-from gdt.fusion import reducing
 from gdt.fusion.llvm import GraphCall
 from gdt.fusion.loop import are_compiled, narrowed, packed
 from gdt.fusion.op_formula import OpFormula, code_of, formula_of
-from gdt.fusion.reducing import SUMS, Grid, ReducingLoop, add_reduction, grid_of, in_c_order
+from gdt.fusion.reducing import SUMS, Grid, ReducingLoop, add_sums, in_c_order, large_grid
 from gdt.programs.aliases import blocks_of
 from gdt.programs.element_calls import (
     Argument,
@@ -39,56 +38,64 @@ Shape = tuple[int, ...]
 
 
 class ReductionCall(NamedTuple):
-    """An instruction that reduces a block.
+    """An instruction that computes with reductions of rows, or a sum.
 
-    name: "sum", "max" or "min". grid: of the block. finish, formula: the function of the result
-    that is called at the end, if there is one, and its formula. output: the register of the output.
-    shape: of each block of the operand. device: None, the host.
+    text: the formula. grid: of the operands. finish, formula: the function of the result that is
+    called at the end, if there is one, and its formula. output: the register of the output. shape:
+    of each block of the operands. is_row: whether it makes an element for each row. device: None,
+    the host.
     """
 
     instruction: Instruction
-    name: str
+    text: str
     grid: Grid
-    argument: Argument
+    arguments: tuple[Argument, ...]
     finish: Callable[[Block], Block] | None
     formula: OpFormula | None
     output: int
     shape: Shape
+    is_row: bool
     device: None = None
 
 
 def reduction_call(k: Instruction, values: Sequence[Any]) -> ReductionCall | None:
-    """The reduction that an instruction makes; None if it makes none that a loop computes."""
-    if not is_pure(k) or len(k.inputs) != 1 or not are_compiled():
+    """The call with reductions that an instruction makes; None if it makes none that a loop
+    computes."""
+    if not is_pure(k) or not k.inputs or not are_compiled():
         return None
-    outs, blocks = blocks_of(values[k.outputs[0]]), blocks_of(values[k.inputs[0]])
-    if not all(map(is_on_host, (*outs, *blocks))) or len({b.shape for b in blocks}) > 1:
+    outs = blocks_of(values[k.outputs[0]])
+    blocks = [b for r in k.inputs for b in blocks_of(values[r])]
+    if not all(map(is_on_host, (*outs, *blocks))):
+        return None
+    if len({(b.shape, b.dtype) for b in blocks}) > 1 or any(
+        o.dtype != blocks[0].dtype for o in outs
+    ):
         return None
     parts = [_taken_apart(part) for part in parts_of(k, len(outs))]
     if not parts or parts[0] is None or any(part != parts[0] for part in parts):
         return None
-    name, static, shape, finish, keywords = parts[0]
+    (text, name), static, operands, finish, keywords = parts[0]
     block, dtype, axes = blocks[0], static.get("dtype"), static["axis"]
-    seen = block.shape if shape is None else shape
-    grid = grid_of(seen, tuple(range(-len(seen), 0)) if axes is None else axes, name)
-    if (
-        grid is None
-        or grid.size < reducing.SMALLEST
-        or block.dtype.char not in "fd"
-        or dtype not in (None, block.dtype)
-    ):
+    shapes = {block.shape if shape is None else shape for _, shape, _ in operands}
+    seen = shapes.pop()
+    grid = large_grid(seen, tuple(range(-len(seen), 0)) if axes is None else axes, name)
+    if shapes or grid is None:
         return None
-    if any(b.dtype != block.dtype for b in (*outs, *blocks)):
+    if block.dtype.char not in "fd" or dtype not in (None, block.dtype):
         return None
     call = None if finish is None else partial(finish, np, **dict(keywords))
     formula = None if finish is None else formula_of(finish, dict(keywords))
-    argument = Argument(k.inputs[0], shape)
-    return ReductionCall(k, name, grid, argument, call, formula, k.outputs[0], block.shape)
+    arguments = tuple([Argument(k.inputs[number], shape) for number, shape, _ in operands])
+    output = k.outputs[0]
+    return ReductionCall(
+        k, text, grid, arguments, call, formula, output, block.shape, outs[0].size == grid.rows
+    )
 
 
 def _taken_apart(part: Any) -> Any:
-    """The name of the reduction that an expression calls, its statics, the shape to which its
-    operand is reshaped, the function that finishes it or None, and the statics of that."""
+    """The formula and the name of the reduction that an expression calls, its statics, its operands
+    as `element_calls.normalized` gives them, the function that finishes it or None, and the statics
+    of that."""
     finish, keywords = None, ()
     if isinstance(part, CallExpression) and len(part.arguments) == 2:
         inner = part.arguments[1]
@@ -99,13 +106,13 @@ def _taken_apart(part: Any) -> Any:
             finish, _, keywords = found
             part = inner
     found = normalized(part)
-    name = getattr(found[0], "reduction", None) if found else None
-    if found is None or name is None:
+    formula = getattr(found[0], "of_rows", None) if found else None
+    if found is None or formula is None:
         return None
     operands = [a for a in found[1] if a is None or a[0] is not None]
-    if len(operands) != 1 or operands[0] is None:
+    if not operands or None in operands:
         return None
-    return name, dict(found[2]), operands[0][1], finish, keywords
+    return formula, dict(found[2]), operands, finish, keywords
 
 
 # ---------------------------------------------------------------- shapes
@@ -155,12 +162,12 @@ class Group:
             return False
         if isinstance(call, ReductionCall):
             own = self.grid or call.grid
-            if call.shape != self.shape or call.argument.register in self.rows:
+            if call.shape != self.shape or any(a.register in self.rows for a in call.arguments):
                 return False
             if (own.rows, own.length) != (call.grid.rows, call.grid.length):
                 return False
             self.grid = own if own.reduced == "columns" else call.grid
-            if call.grid.reduced == "rows":
+            if call.is_row and call.grid.reduced == "rows":
                 self.rows.add(call.output)
             return True
         arguments = [a for a in call.arguments if isinstance(a, Argument)]
@@ -188,7 +195,7 @@ class Group:
 class ReducingWriter(GraphWriter):
     """A writer of the calls of a chain with reductions.
 
-    ends: by register, the sums that are known at the end. reductions: the values of the others.
+    ends: by register, the sums that are known at the end.
     of_rows, of_elements: the operands of calls that compute an element for each row, and of others.
     """
 
@@ -196,7 +203,6 @@ class ReducingWriter(GraphWriter):
         super().__init__(values, frozenset())
         self.shape, self.grid = shape, grid
         self.ends: dict[int, ReductionCall] = {}
-        self.reductions: list[int] = []
         self.of_rows, self.of_elements = set[Argument](), set[Argument]()
 
     def write(self, call: Any) -> bool:
@@ -208,18 +214,21 @@ class ReducingWriter(GraphWriter):
                 if isinstance(argument, Argument):
                     places.add(argument)
             return is_written
-        graph, dtype = self.graph, code_of(blocks_of(self.values[call.argument.register])[0].dtype)
-        operand = self._operand(call.argument, dtype)
-        node = add_reduction(graph, call.name, operand, call.grid.reduced)
-        if call.name != "sum":
-            self.absorbed.add(operand)
+        graph = self.graph
+        dtype = code_of(blocks_of(self.values[call.output])[0].dtype)
+        operands = [self._operand(a, dtype) for a in call.arguments]
         if call.grid.reduced in SUMS:
             self.ends[call.output] = call
+            node = add_sums(graph, operands[0], call.grid.reduced)
         else:
-            self.reductions.append(node)
+            node = graph.write(call.text, **dict(zip("xyz", operands, strict=False)))
+            if call.text != "sum(x)":  # in which infinities and NaN show
+                self.absorbed.update(operands)
+            if not call.is_row:
+                self.calls.append(GraphCall(node, tuple(operands), is_exact=True))
             if call.formula is not None:
                 total, node = node, graph.write(call.formula.text, x=node)
-                self.calls.append(GraphCall(node, (total,), True))
+                self.calls.append(GraphCall(node, (total,), is_exact=True))
         self.nodes[call.output] = node
         return True
 
@@ -263,8 +272,7 @@ class ReducingWriter(GraphWriter):
         checked = {n for n in (*results, *self.absorbed) if self.can_be_odd(n)}
         inputs = [(i.dtype, kind) for i, (kind, _) in zip(self.inputs, kinds, strict=True)]
         loop = ReducingLoop(
-            self.graph, inputs, outputs, sorted(checked | {*self.reductions}), self.calls,
-            self.reductions, packed(self.parameters),
+            self.graph, inputs, outputs, sorted(checked), self.calls, packed(self.parameters)
         )  # fmt: skip
         shapes = [shape for _, shape in kinds]
         return ReducingFunction(loop, self.grid, registers, self.inputs, shapes, made, one_by_one)

@@ -175,7 +175,7 @@ def random_chain(rng: np.random.Generator) -> tuple[Callable[..., Any], list[Any
 def differences(seed: int) -> list[str]:
     """What differs between a chain and three replays of it, where loops take blocks of any size."""
     blocks_of_plans.SMALLEST_OP = fusing.SMALLEST = reducing.SMALLEST = 1
-    sums.LARGEST = 0
+    sums.LARGEST, reducing.SMALLEST_SUM = 0, 1
     rng = np.random.default_rng(seed)
     chain, arrays = random_chain(rng)
     recorded = Function(chain, state=(), verify=0)

@@ -16,6 +16,8 @@ from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE, Merging
 from gdt.engine.op import op
 from gdt.errors import DtypeError, error
+from gdt.fusion.op_formula import has_rows_formula
+from gdt.fusion.reducing import of_rows
 from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.sums import row_maximum
 from gdt.ops.elementwise import astype, multiply, subtract, widened_half
@@ -95,9 +97,17 @@ def _whole_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
     return RuleSpec(f"{' '.join(names)} -> {' '.join(names)}", whole=whole)
 
 
+SOFTMAX = "e = exp(x - max(x))\ne / sum(e)"
+LOG_SOFTMAX = "y = x - max(x)\ny - log(sum(exp(y)))"
+SOFTMAX_GRADIENT = "p = x * y\np - y * sum(p)"
+
+
+@has_rows_formula(SOFTMAX)
 @op(_whole_rule, prepare=_prepare)
 def softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`softmax` over axes that are not split."""
+    if xp is np and (result := of_rows(SOFTMAX, axis, x)) is not None:
+        return result
     y = widened_half(x)
     y = y - largest_element(xp, y, axis)
     xp.exp(y, out=y)
@@ -114,9 +124,12 @@ def softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
     return y if y.dtype == x.dtype else y.astype(x.dtype)
 
 
+@has_rows_formula(LOG_SOFTMAX)
 @op(_whole_rule, prepare=_prepare)
 def log_softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`log_softmax` over axes that are not split."""
+    if xp is np and (result := of_rows(LOG_SOFTMAX, axis, x)) is not None:
+        return result
     y = widened_half(x)
     y = y - largest_element(xp, y, axis)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
@@ -141,9 +154,12 @@ def _prepare_pair(g: ArrayType, out: ArrayType, *, axis: Axis) -> dict[str, Any]
     return {"axis": negative_axes(out, axis)}
 
 
+@has_rows_formula(SOFTMAX_GRADIENT)
 @op(_pair_rule, linear="g", prepare=_prepare_pair)
 def softmax_gradient_of_whole(xp: Any, g: Block, y: Block, /, axis: Axis) -> Block:
     """y * (g - sum(g * y)): the gradient of softmax over axes that are not split."""
+    if xp is np and (result := of_rows(SOFTMAX_GRADIENT, axis, g, y)) is not None:
+        return result
     product = g * y
     product -= y * xp.add.reduce(product, axis=axis, keepdims=True)
     return product
