@@ -197,6 +197,7 @@ class ReducingWriter(GraphWriter):
 
     ends: by register, the sums that are known at the end.
     of_rows, of_elements: the operands of calls that compute an element for each row, and of others.
+    reduced: those of calls with reductions.
     """
 
     def __init__(self, values: Sequence[Any], shape: Shape, grid: Grid) -> None:
@@ -204,6 +205,7 @@ class ReducingWriter(GraphWriter):
         self.shape, self.grid = shape, grid
         self.ends: dict[int, ReductionCall] = {}
         self.of_rows, self.of_elements = set[Argument](), set[Argument]()
+        self.reduced = set[Argument]()
 
     def write(self, call: Any) -> bool:
         """Add a call; return whether the loop can compute it."""
@@ -217,6 +219,7 @@ class ReducingWriter(GraphWriter):
         graph = self.graph
         dtype = code_of(blocks_of(self.values[call.output])[0].dtype)
         operands = [self._operand(a, dtype) for a in call.arguments]
+        self.reduced.update(call.arguments)
         if call.grid.reduced in SUMS:
             self.ends[call.output] = call
             node = add_sums(graph, operands[0], call.grid.reduced)
@@ -245,6 +248,9 @@ class ReducingWriter(GraphWriter):
                 seen = shapes.pop() if len(shapes) == 1 else blocks[0].shape
             kind = kind_in(self.shape, seen, self.grid)
             argument = Argument(i.register, i.shape)
+            # An op that reduces such a view, or another order of memory, leaves it to NumPy.
+            if argument in self.reduced and any(in_c_order(b) is None for b in blocks):
+                return None
             if argument in self.of_rows and math.prod(seen) == self.grid.rows:
                 if argument in self.of_elements and (kind is None or kind[0] != "row"):
                     return None
@@ -274,14 +280,20 @@ class ReducingWriter(GraphWriter):
         loop = ReducingLoop(
             self.graph, inputs, outputs, sorted(checked), self.calls, packed(self.parameters)
         )  # fmt: skip
-        shapes = [shape for _, shape in kinds]
-        return ReducingFunction(loop, self.grid, registers, self.inputs, shapes, made, one_by_one)
+        broadcast = [
+            (shape, Argument(i.register, i.shape) in self.reduced)
+            for i, (_, shape) in zip(self.inputs, kinds, strict=True)
+        ]
+        return ReducingFunction(
+            loop, self.grid, registers, self.inputs, broadcast, made, one_by_one
+        )
 
 
 class ReducingFunction(FusedFunction):
     """The function of a chain with reductions.
 
-    outputs: the shape of each, its dtype, and the function that finishes it, or None.
+    broadcast: for each input its shape, and whether it is reduced as it is. outputs: the shape of
+    each, its dtype, and the function that finishes it, or None.
     """
 
     def __init__(
@@ -290,7 +302,7 @@ class ReducingFunction(FusedFunction):
         grid: Grid,
         registers: Sequence[int],
         inputs: Sequence[LoopInput],
-        broadcast: Sequence[Shape],
+        broadcast: Sequence[tuple[Shape, bool]],
         outputs: Sequence[tuple[Shape, np.dtype, Callable[[Block], Block] | None]],
         one_by_one: Callable[[], Run],
     ) -> None:
@@ -319,10 +331,12 @@ class ReducingFunction(FusedFunction):
         """The parts of blocks that the loop reads, of every value; None if a block lies in another
         order."""
         arrays = []
-        for (place, shape, dtype), wanted in zip(self.inputs, self.broadcast, strict=True):
+        for (place, shape, dtype), (wanted, is_reduced) in zip(
+            self.inputs, self.broadcast, strict=True
+        ):
             x = blocks[place]
             x = x if isinstance(x, np.ndarray) else np.full((), x, dtype)
-            x = in_c_order(narrowed(x) if shape is None else x)
+            x = in_c_order(x if is_reduced or shape is not None else narrowed(x))
             if x is None or x.size > math.prod(wanted):
                 return None
             x = x if shape is None else x.reshape(shape)

@@ -286,3 +286,14 @@ def test_a_view_that_repeats_one_element_is_read_as_that_by_reductions() -> None
     for y in [views[0]] * 4 + [gdt.asarray(x), *views, gdt.asarray(x), views[0]]:
         have, want = step(gdt.asarray(x), y), gdt.sum(gdt.asarray(x) * y + 1, axis=1)
         np.testing.assert_array_equal(have.numpy(), want.numpy())
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_view_that_repeats_a_row_is_reduced_as_written(axis: int) -> None:
+    row = gdt.asarray(numbers((1, 333)))
+
+    def chain(x: Any) -> Any:
+        whole = gdt.broadcast_to(x, (700, 333))
+        return whole * 2 - gdt.sum(whole, axis=axis, keepdims=True)
+
+    assert_same(chain, row, count=0)
