@@ -11,6 +11,11 @@ compiled when it first runs, in 10 to 100 ms, and kept on disk in `~/.cache/gdt/
 `XDG_CACHE_HOME`). Where it cannot be compiled, or with `GDT_COMPILED_LOOPS=0`, NumPy's functions
 run on slices of the blocks (`gdt.programs.slices`).
 
+**Reductions.** A formula may name the sum, the largest and the smallest number of the row that an
+element is in. `reducing` runs loops of such formulas row by row, and loops that end with sums of
+columns or of all elements; `row_reductions` has the functions that reduce a row. Eager reductions
+of large blocks are the same loops.
+
 **Several results.** `formula_loop` makes a loop of several formulas, which reads and writes
 matrices whose rows are apart, or writes into its operands: an LSTM's step, an optimizer's update.
 
@@ -26,5 +31,6 @@ sine of 1e9.
 **GPUs.** `cuda` writes the same graph as a CUDA kernel, with the bits of CuPy's ufuncs: what has a
 function of CUDA's calls that in the place of a formula.
 
-**Recorded steps.** `gdt.programs.fusing` finds the chains.
+**Recorded steps.** `gdt.programs.fusing` finds the chains, `gdt.programs.reducing` those with
+reductions.
 """
