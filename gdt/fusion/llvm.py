@@ -174,6 +174,13 @@ exit:
 """
 
 
+def kept_nbytes(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Sequence[Node],
+                checked: Sequence[Node], calls: Sequence[GraphCall]) -> int:  # fmt: skip
+    """The bytes of the stack that a loop with reductions takes for what it keeps of a row."""
+    places = range(len(inputs), len(inputs) + len(outputs))
+    return _Rows(graph, inputs, outputs, places, checked, calls).kept_nbytes
+
+
 class _Rows:
     """The text of the function of one row: `int row(blocks ..., parameters, int64_t length)`.
 
@@ -240,6 +247,12 @@ class _Rows:
                     kind = _stored(graph.dtypes[operand])
                     allocation = f"alloca [{LONGEST_ROW} x {kind}], align 64"
                     self.before.append(f"{self.pointers[operand]} = {allocation}")
+
+    @property
+    def kept_nbytes(self) -> int:
+        """The bytes of the function's own rows, on the stack."""
+        kept = [n for n, pointer in self.pointers.items() if pointer.startswith("%kept")]
+        return sum(LONGEST_ROW * int(self.graph.dtypes[n][1]) for n in kept)
 
     def text(self) -> str:
         """The function `row`, which returns 1 if an element of a checked value is odd, else 0."""

@@ -165,11 +165,19 @@ class ReducingLoop:
             return [NUMPY.empty(shape, dtype)]
         return NUMPY.empty((count, *shape), dtype)
 
+    @property
+    def kept_nbytes(self) -> int:
+        """The bytes of the stack that the loop takes in a thread."""
+        outputs = [node for node, _ in self.outputs]
+        return llvm.kept_nbytes(self.graph, self._pairs(), outputs, self.checked, self.calls)
+
+    def _pairs(self) -> list[tuple[str, bool]]:
+        return [(dtype, kind in ("row", "one")) for dtype, kind in self.inputs]
+
     def _compiled(self) -> llvm.Function:
         begin = time.perf_counter()
-        pairs = [(dtype, kind in ("row", "one")) for dtype, kind in self.inputs]
         told = (self.reductions, self.calls) if self.is_tolerant else (self.checked, ())
-        text = llvm.text_of(self.graph, pairs, [node for node, _ in self.outputs], *told)
+        text = llvm.text_of(self.graph, self._pairs(), [node for node, _ in self.outputs], *told)
         function = llvm.compiled(text, len(self.kinds))
         self._functions[self.is_tolerant] = function
         self.seconds += time.perf_counter() - begin

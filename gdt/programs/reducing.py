@@ -37,6 +37,9 @@ Block = Any
 Shape = tuple[int, ...]
 
 
+MOST_KEPT = 1 << 18  # bytes of a thread's stack, of which some systems have 512 KiB
+
+
 class ReductionCall(NamedTuple):
     """An instruction that computes with reductions of rows, or a sum.
 
@@ -263,7 +266,7 @@ class ReducingWriter(GraphWriter):
     def function(
         self, registers: Sequence[int], returned: Sequence[int], one_by_one: Callable[[], Run]
     ) -> ReducingFunction | None:
-        """The function of the chain; None if an operand is of no kind."""
+        """The function of the chain; None if an operand is of no kind, or if it keeps too much."""
         kinds = self.kinds()
         if kinds is None:
             return None
@@ -280,6 +283,8 @@ class ReducingWriter(GraphWriter):
         loop = ReducingLoop(
             self.graph, inputs, outputs, sorted(checked), self.calls, packed(self.parameters)
         )  # fmt: skip
+        if loop.kept_nbytes > MOST_KEPT:
+            return None
         broadcast = [
             (shape, Argument(i.register, i.shape) in self.reduced)
             for i, (_, shape) in zip(self.inputs, kinds, strict=True)

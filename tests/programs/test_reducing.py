@@ -297,3 +297,16 @@ def test_a_view_that_repeats_a_row_is_reduced_as_written(axis: int) -> None:
         return whole * 2 - gdt.sum(whole, axis=axis, keepdims=True)
 
     assert_same(chain, row, count=0)
+
+
+def test_a_chain_that_keeps_many_rows_leaves_the_reduction_apart() -> None:
+    """What it keeps of a row lies on the stack of a thread."""
+
+    def chain(x: Any, count: int) -> Any:
+        parts = [gdt.sin(x * n) for n in range(1, count)]
+        total = gdt.sum(x * x, axis=1, keepdims=True)
+        return sum((part / total for part in parts), start=total * 0 + x)
+
+    x = gdt.asarray(numbers((700, 125)))
+    assert_same(lambda x: chain(x, 5), x, count=1)
+    assert_same(lambda x: chain(x, 30), x, count=0)
