@@ -102,6 +102,9 @@ def _complex(x: Any) -> DistributedArray:
     return real + 1j * imaginary
 
 
+_get_complex_tensor_from_tuple = _complex  # as `keras.ops.nn` calls it
+
+
 def _parts(x: DistributedArray) -> Parts:
     return gdt.real(x), gdt.imag(x)
 

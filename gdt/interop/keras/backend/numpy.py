@@ -309,7 +309,25 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> DistributedArray
 # ---------------------------------------------------------------- products
 
 dot, inner, outer = of_arrays(gdt.dot), of_arrays(gdt.inner), of_arrays(gdt.outer)
-kron, vdot, cross = of_arrays(gdt.kron), of_arrays(gdt.vdot), of_arrays(gdt.cross)
+kron, vdot = of_arrays(gdt.kron), of_arrays(gdt.vdot)
+
+
+def cross(
+    x1: Any, x2: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> DistributedArray:
+    """Return cross products of vectors; those of two elements have a third of 0, and the product of
+    two such is that of its elements which is not 0."""
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    x1, x2 = promoted_arrays((x1, x2))
+    x1, x2 = gdt.moveaxis(x1, axisa, -1), gdt.moveaxis(x2, axisb, -1)
+    if x1.shape[-1] == x2.shape[-1] == 2:
+        return x1[..., 0] * x2[..., 1] - x1[..., 1] * x2[..., 0]
+    x1, x2 = (_with_third(x) if x.shape[-1] == 2 else x for x in (x1, x2))
+    return gdt.moveaxis(gdt.cross(x1, x2), -1, axisc)
+
+
+def _with_third(x: DistributedArray) -> DistributedArray:
+    return gdt.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])
 
 
 def matmul(x1: Any, x2: Any) -> DistributedArray:
@@ -625,7 +643,7 @@ def linspace(
     """Return evenly spaced numbers."""
     dtype = dtype or promotion(start, stop, 0.0)
     start, stop = _bounds(start, stop)
-    return gdt.linspace(start, stop, num, endpoint, retstep, dtype, axis)
+    return gdt.linspace(start, stop, int(num), endpoint, retstep, dtype, axis)
 
 
 def logspace(
@@ -640,7 +658,7 @@ def logspace(
     """Return powers of `base` with evenly spaced exponents."""
     dtype = dtype or promotion(start, stop, 0.0)
     start, stop = _bounds(start, stop)
-    return gdt.logspace(start, stop, num, endpoint, base, dtype, axis)
+    return gdt.logspace(start, stop, int(num), endpoint, base, dtype, axis)
 
 
 def geomspace(
@@ -653,7 +671,7 @@ def geomspace(
 ) -> DistributedArray:
     """Return numbers of which each is the same multiple of the one before."""
     start, stop = _bounds(start, stop)
-    return gdt.geomspace(start, stop, num, endpoint, dtype or config.floatx(), axis)
+    return gdt.geomspace(start, stop, int(num), endpoint, dtype or config.floatx(), axis)
 
 
 def _bounds(*xs: Any) -> list[Any]:
