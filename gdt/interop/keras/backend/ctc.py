@@ -40,8 +40,10 @@ def ctc_loss(
     blank = gdt.full((batch, count), mask_index, "int32")
     pairs = gdt.reshape(gdt.stack([blank, target], axis=2), (batch, 2 * count))
     states = gdt.concat([pairs, gdt.full((batch, 1), mask_index, "int32")], axis=1)
-    # Two states on, from label to label, leads the way where the labels differ.
-    differs = (states[:, 2:] != states[:, :-2]) & (states[:, 2:] != mask_index)
+    # Two states on, from label to label, leads the way where the labels differ; a label may itself
+    # be of the class that stands for no label.
+    is_label = gdt.arange(2, 2 * count + 1) % 2 == 1
+    differs = (states[:, 2:] != states[:, :-2]) & is_label
     leap = gdt.where(gdt.pad(differs, [(0, 0), (2, 0)]), 0.0, IMPOSSIBLE)
     leap = gdt.astype(leap, output.dtype)
     chosen = gdt.one_hot(states, classes, dtype=output.dtype)

@@ -273,7 +273,7 @@ def erfinv(x: Any) -> DistributedArray:
     far = gdt.where(is_central | gdt.isinf(w), 5.0, w)
     outer = _polynomial(ERFINV[1], gdt.sqrt(far) - 3)
     y = gdt.where(is_central, central, outer) * x
-    return gdt.where(gdt.abs(x) == 1, x * math.inf, y)
+    return gdt.where(x == 1, math.inf, gdt.where(x == -1, -math.inf, y))
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
