@@ -32,7 +32,7 @@ docs-serve: docs
 
 # Formatting, types, tests and the built wheel (10 minutes). FULL=layouts and so on, below, tests
 # exhaustively what `make test` holds a covering part of.
-FULLS := layouts kernels cupy networks memory processes docs torch conformance fuzz soak
+FULLS := layouts kernels cupy networks memory processes docs torch conformance keras fuzz soak
 ifdef FULL
 test: $(if $(filter $(FULL),$(FULLS)),full-$(FULL),$(error FULL is $(FULL), and none of $(FULLS)))
 else
@@ -89,6 +89,13 @@ full-torch: $(VENV)-torch/test-torch.stamp
 EXAMPLES ?= 100
 full-conformance: $(VENV)-conformance/conformance.stamp
 	OPENBLAS_NUM_THREADS=1 $(VENV)-conformance/bin/python -m tests.conformance $(SUITE) --max-examples $(EXAMPLES)
+
+# Keras' own 10,000 tests, on one device and on 8; JAX's environment says what dtypes they expect.
+full-keras: $(VENV)-jax/peers.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.interop.keras.run --pytest "-n $(JOBS)" \
+		--oracle $(VENV)-jax/lib/python3.*/site-packages
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.interop.keras.run --pytest "-n $(JOBS)" --devices 8 \
+		--oracle $(VENV)-jax/lib/python3.*/site-packages
 
 # 50,000 random calls of gdt's functions and of NumPy's, and as many random chains of views, in random layouts.
 CALLS ?= 50000

@@ -226,7 +226,11 @@ class State(Observer):
         self._kept: list[tuple[Place, Any, Role]] = []
         roots = itself = [Place("self", (function,), 0)]
         if named is not None:
-            trees = [part if is_own(type(part)) else tree_of(part) or part for part in named]
+            # A part may refuse to be asked whether it is true, as a Keras variable does.
+            trees = [
+                part if is_own(type(part)) or (tree := tree_of(part)) is None else tree
+                for part in named
+            ]
             roots = [Place(f"state[{i}]", trees, i) for i in range(len(trees))]
         given = [Place("argument", owner, key) for owner, key in arguments.places]
         objects = [Place(name, (value,), 0) for name, value in (*RANDOM, *arguments.objects)]

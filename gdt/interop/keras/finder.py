@@ -46,8 +46,18 @@ class Replacing(Loader):
         self.own = own
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Import the module, which importlib then enters under the other name too."""
-        module = importlib.import_module(self.own)
+        """Import the module, which importlib then enters under the other name too.
+
+        Raises InteropError where Keras lacks a name that the module takes from it.
+        """
+        try:
+            module = importlib.import_module(self.own)
+        except (ImportError, AttributeError) as e:
+            if "keras" not in str(e) or isinstance(e, InteropError):
+                raise
+            problem = f"keras {version('keras')} lacks what gdt's backend takes from it: {e}"
+            remedy = "Install a version that it knows: pip install 'keras==3.15.*'."
+            raise error(InteropError, "gdt.interop.keras", problem, remedy=remedy) from e
         self.spec = module.__spec__
         return module
 

@@ -67,7 +67,8 @@ def run(
         report = Path(folder) / "report.xml"
         command = [
             python, "-m", "pytest", "-p", "tests.interop.keras.plugin", "-c", os.devnull,
-            f"--rootdir={root}", "--import-mode=importlib", "-q", "-p", "no:cacheprovider",
+            f"--rootdir={root}", "--import-mode=importlib", "-q",
+            "-p", "no:cacheprovider", "-p", "no:benchmark",
             f"--junitxml={report}", *options, str(root / path),
         ]  # fmt: skip
         repository = str(Path(__file__).parents[3])

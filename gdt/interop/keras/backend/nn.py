@@ -219,14 +219,13 @@ def _pair(target: Any, output: Any) -> list[DistributedArray]:
     return [floats(target), floats(output)]
 
 
-def _log(p: DistributedArray) -> DistributedArray:
-    """Return logarithms of probabilities, which are kept away from 0 and 1."""
-    epsilon = config.epsilon()
-    return gdt.log(gdt.clip(p, epsilon, 1.0 - epsilon))
+def _clipped(p: DistributedArray) -> DistributedArray:
+    """Return probabilities, kept away from 0 and 1."""
+    return gdt.clip(p, config.epsilon(), 1.0 - config.epsilon())
 
 
 def _log_of_classes(output: Any, axis: int) -> DistributedArray:
-    return _log(output / gdt.sum(output, axis=axis, keepdims=True))
+    return gdt.log(_clipped(output / gdt.sum(output, axis=axis, keepdims=True)))
 
 
 def categorical_crossentropy(
@@ -270,8 +269,8 @@ def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> 
     target, output = _pair(target, output)
     if from_logits:
         return gdt.sigmoid_cross_entropy_with_logits(target, output)
-    output = gdt.clip(output, config.epsilon(), 1.0 - config.epsilon())
-    return -(target * gdt.log(output) + (1.0 - target) * gdt.log(1.0 - output))
+    p = _clipped(output)
+    return -(target * gdt.log(p) + (1.0 - target) * gdt.log(1.0 - p))
 
 
 def psnr(x1: Any, x2: Any, max_val: Any) -> DistributedArray:
