@@ -30,6 +30,8 @@ class FusedFunction:
     its outputs. one_by_one: makes `run_one_by_one`.
     """
 
+    prepared: tuple[Callable[..., int], Any] | None = None
+
     def __init__(
         self,
         run: Callable[[Shape, Sequence[Block], Sequence[Block]], bool],
@@ -44,14 +46,19 @@ class FusedFunction:
         self.inputs = [(registers.index(i.register), i.shape, i.dtype) for i in inputs]
         self.takes_all = [i.register for i in inputs] == [*registers]
         # The shapes in which a compiled loop reads the values as they are, from the first run on;
-        # for small blocks also the loop with its last argument, which takes longer to find.
+        # for one small block also the loop with its last arguments: to find them, and the calls of
+        # methods here, take longer than the loop.
         self.shapes: Sequence[Shape] | None = None
         self.sizes: list[int] = []
-        self.prepared: tuple[Callable[..., int], Any] | None = None
         self.is_first = True
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         """The values of the output registers: of each a block, or a tuple of blocks."""
+        if self.prepared is not None and all(map(is_plain, values)):
+            made = [NUMPY.empty(self.shape, dtype) for dtype in self.dtypes]
+            function, numbers = self.prepared
+            if [x.size for x in values] == self.sizes and not function(*values, *made, *numbers):
+                return made
         count = max([len(v) for v in values if type(v) is tuple], default=0)
         rows = [values]
         if count:
@@ -98,15 +105,11 @@ class FusedFunction:
         else:  # blocks side by side: to get memory for each takes as long as a loop
             together = [NUMPY.empty((len(rows), *self.shape), dtype) for dtype in self.dtypes]
             outs = [[blocks[n] for blocks in together] for n in range(len(rows))]
-        if self.prepared is not None and len(rows) == 1:
-            function, numbers = self.prepared
-            is_odd = function(*rows[0], *outs[0], *numbers) != 0
-        else:
-            assert isinstance(self.run, FusedLoop) and self.shapes is not None
-            function, parts = self.run.prepared(self.shape, *self.shapes, calls=len(rows))
-            pairs = [(*row, *out) for row, out in zip(rows, outs, strict=True)]
-            work = len(rows) * self.run.work(self.shape)
-            is_odd = run_together(function, pairs, parts, work)
+        assert isinstance(self.run, FusedLoop) and self.shapes is not None
+        function, parts = self.run.prepared(self.shape, *self.shapes, calls=len(rows))
+        pairs = [(*row, *out) for row, out in zip(rows, outs, strict=True)]
+        work = len(rows) * self.run.work(self.shape)
+        is_odd = run_together(function, pairs, parts, work)
         if is_odd:
             self.shapes = self.prepared = None  # from now on it looks for what is odd
         return None if is_odd else outs
@@ -139,7 +142,7 @@ class FusedFunction:
         """Keep the compiled loop for later calls, in which it reads blocks of these shapes."""
         assert isinstance(self.run, FusedLoop)
         self.shapes, self.sizes = shapes, [*map(math.prod, shapes)]
-        if self.run.work(self.shape) < 2 * threads.SMALLEST:  # for one thread
+        if self.takes_all and self.run.work(self.shape) < 2 * threads.SMALLEST:  # for one thread
             function, (numbers,) = self.run.prepared(self.shape, *shapes)
             self.prepared = function, numbers
 
