@@ -270,30 +270,38 @@ def of_rows(text: str, axes: Any, *operands: Block) -> Block | None:
     return _run("", text, operands, axes, operands[0].shape)
 
 
+def squares_around(x: Block, mean: Block, axes: tuple[int, ...], keepdims: bool) -> Block | None:
+    """The sums over negative axes of the squared distances to means, which have these axes kept;
+    None where no loop computes them, or where one is not finite."""
+    found = _run("squares", "d = x - y\nsum(d * d)", [x, mean], axes, mean.shape)
+    return found if found is None or keepdims else found.squeeze(axes)
+
+
 def _run(
     name: str, text: str, operands: Sequence[Block], axes: tuple[int, ...], shape: Shape
 ) -> Block | None:
     x = operands[0]
     if x.size < SMALLEST or x.dtype.char not in "fd" or not are_compiled():
         return None
-    if any((o.shape, o.dtype) != (x.shape, x.dtype) for o in operands):
+    if any(o.shape not in (x.shape, shape) or o.dtype != x.dtype for o in operands):
         return None
     grid = large_grid(x.shape, axes, name)
     blocks = [] if grid is None else [in_c_order(o) for o in operands]
     if grid is None or any(b is None for b in blocks):
         return None
     kind = grid.reduced if grid.reduced in SUMS else "row" if name else "whole"
-    loop = _loop(text, x.dtype.char, len(operands), kind)
+    kinds = tuple(["whole" if o.shape == x.shape else "row" for o in operands])
+    loop = _loop(text, x.dtype.char, kinds, kind)
     found = loop(grid, [blocks], [shape], [x.dtype])
     return None if found is None else found[0][0]
 
 
 @lru_cache
-def _loop(text: str, char: str, count: int, kind: str) -> ReducingLoop:
-    """The loop of one formula of so many operands."""
+def _loop(text: str, char: str, kinds: tuple[str, ...], kind: str) -> ReducingLoop:
+    """The loop of one formula. kinds: of its operands. kind: of its result."""
     graph, dtype = ElementGraph(), "f4" if char == "f" else "f8"
-    operands = [graph.add("input", dtype, n) for n in range(count)]
-    inputs = [(dtype, "whole")] * count
+    operands = [graph.add("input", dtype, n) for n in range(len(kinds))]
+    inputs = [(dtype, own) for own in kinds]
     if kind in SUMS:
         return ReducingLoop(graph, inputs, [(add_sums(graph, operands[0], kind), kind)], [], [])
     result = graph.write(text, **dict(zip("xyz", operands, strict=False)))

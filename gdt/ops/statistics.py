@@ -22,6 +22,7 @@ from gdt.engine.declaration import FROM_ENGINE, Merging
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
+from gdt.fusion.reducing import squares_around
 from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.channel_kernels import moments_kernel
 from gdt.ops.blocks.channel_loops import moments_loop
@@ -163,6 +164,11 @@ def _moments_around(
     xp: Any, x: Block, mean: Block, count: Any, axes: Any, keepdims: bool, is_merged: bool
 ) -> tuple[Block, ...]:
     """The statistics of `count` elements of a mean, which has the reduced axes kept."""
+    if xp is np and not is_merged:
+        variance = squares_around(x, mean, axes, keepdims)
+        if variance is not None:
+            variance /= count
+            return mean.reshape(variance.shape), variance
     centred = x - mean
     # Nobody reads the deviations after this, unless there are parts to merge.
     is_needed = is_merged or centred.dtype.kind == "c"

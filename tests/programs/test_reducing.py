@@ -310,3 +310,23 @@ def test_a_chain_that_keeps_many_rows_leaves_the_reduction_apart() -> None:
     x = gdt.asarray(numbers((700, 125)))
     assert_same(lambda x: chain(x, 5), x, count=1)
     assert_same(lambda x: chain(x, 30), x, count=0)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((900, 125), (-1,)), ((8, 1000, 16), (-1,)), ((40, 30, 50), (-2, -1))]
+)
+def test_variances_of_rows_are_loops(shape: Any, axes: Any, dtype: str) -> None:
+    x = numbers(shape, dtype) + 1000
+    for keepdims in (False, True):
+        mean, variance = gdt.moments(gdt.asarray(x), axes=axes, keepdims=keepdims)
+        wide = x.astype(np.longdouble)
+        for have, want in ((mean, wide.mean(axes, keepdims=keepdims)),
+                           (variance, wide.var(axes, keepdims=keepdims))):  # fmt: skip
+            assert (have.dtype, have.shape) == (dtype, want.shape)
+            tolerance = 1e-4 if dtype == "f4" else 1e-10  # of numbers around 1000 beside 4
+            np.testing.assert_allclose(have.numpy(), want.astype(dtype), rtol=tolerance)
+    x.reshape(-1)[77] = np.inf
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        variance = gdt.moments(gdt.asarray(x), axes=axes)[1].numpy()
+    assert np.isnan(variance).sum() == 1
