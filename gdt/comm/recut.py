@@ -8,10 +8,14 @@ from functools import cached_property
 from typing import Any
 
 from gdt.backend import backend_of
+from gdt.comm import local
 from gdt.comm.transport import Transfer, transport_of
 from gdt.sharding.recut import Index, Recut
 
 Block = Any
+
+MANY = 64
+"""The shards from which on those of one block move as a whole array."""
 
 
 class RecutRunner:
@@ -86,7 +90,6 @@ class RecutRunner:
         """The function that carries the recut out where one block holds the whole mesh. It takes
         the block of each source, and returns the block of the result."""
         backend, fill = backend_of(self.recut.mesh), self.recut.fill
-        (gaps,), (padding,) = self.recut.gaps, self.recut.padding
         memory = self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
         if self.recut.is_join and len(self.recut.have) <= backend.most_joined:
             join, axis = backend.xp.concatenate, self.recut.mesh.ndim + self.recut.dim
@@ -95,6 +98,9 @@ class RecutRunner:
             return backend.placed(
                 self.recut.mesh, 0, lambda *sources: join(sources, axis, out=backend.empty(*memory))
             )
+        if self.recut.shards > MANY and self.recut.want.shape[self.recut.dim]:
+            return backend.placed(self.recut.mesh, 0, self._whole)
+        (gaps,), (padding,) = self.recut.gaps, self.recut.padding
         copies = [
             (source, source_index, target_index)
             for source, _, _, source_index, target_index in self.recut.moves
@@ -116,3 +122,29 @@ class RecutRunner:
             return out
 
         return backend.placed(self.recut.mesh, 0, run)
+
+    def _whole(self, *sources: Block) -> Block:
+        """Return the block of the result by way of whole arrays: a copy for every piece, and none
+        for every shard."""
+        recut, mesh, dim = self.recut, self.recut.mesh, self.recut.dim
+        backend, size = backend_of(mesh), recut.want.shape[dim]
+        wholes = [
+            local.gather(x, mesh.ndim, recut.source_axes, dim, t.shape[dim])
+            for x, t in zip(sources, recut.have, strict=True)
+        ]
+        shape = list(recut.want.block_shape)
+        for a in recut.target_axes:
+            shape[a] = 1
+        shape[mesh.ndim + dim] = size
+        out, along = backend.empty(tuple(shape), recut.want.dtype), (slice(None),) * dim
+        if not recut.is_covered or recut.margins:
+            out[...] = recut.fill
+        part, before = out[recut.inside], (slice(None),) * mesh.ndim + along
+        for piece in recut.pieces:
+            stop = piece.at + piece.count * piece.step
+            interval = slice(piece.at, stop if stop >= 0 else None, piece.step)
+            last = piece.start + (piece.count - 1) * piece.stride + 1
+            index = (*before, slice(piece.start, last, piece.stride))
+            self._put(part, index, wholes[piece.source][(*before, interval)])
+        counts = tuple([mesh.sizes[a] for a in recut.target_axes])
+        return local.split(backend.xp, out, mesh.ndim, recut.target_axes, counts, dim)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Axes
 
 Index = tuple[slice, ...]
 Padding = tuple[Index, Index | None]  # the padding, and the element that it repeats; None: ones
@@ -101,27 +102,49 @@ class Recut:
                 )
                 i += run
 
+    @property
+    def shards(self) -> int:
+        """The number of shards of the dim in the result."""
+        return self.want.layout.num_shards(self.dim)
+
     @cached_property
     def nbytes(self) -> int:
         """The bytes that all devices together send."""
         sizes = self.mesh.sizes
         axes = sorted({*self.source_axes, *self.target_axes})
-        rows = [
-            math.prod(n for d, n in enumerate(t.local_shape) if d != self.dim) for t in self.have
-        ]
+        if not axes:
+            return 0
+        at = np.indices([sizes[a] for a in axes]).reshape(len(axes), -1)
+        coordinates = dict(zip(axes, at, strict=True))
+        low, high = self._extents(self.want, self.target_axes, coordinates)
         total = 0
-        for at in itertools.product(*(range(sizes[a]) for a in axes)):
-            coordinate = [0] * self.mesh.ndim
-            for a, c in zip(axes, at, strict=True):
-                coordinate[a] = c
-            own = self.have[0].layout.shard_index(coordinate, self.dim)
-            for source, owner, _, _, run in self._runs(
-                self.want.layout.shard_index(coordinate, self.dim)
-            ):
-                if owner != own:
-                    total += run * rows[source]
+        for source, first, start, count, step, stride in self.pieces:
+            have = self.have[source]
+            own_low, own_high = self._extents(have, self.source_axes, coordinates)
+            if step > 0:
+                own = -((first - own_low) // step), -((first - own_high) // step)
+            else:
+                own = (first - own_high) // -step + 1, (first - own_low) // -step + 1
+            begin = np.maximum(0, -((start - low) // stride))
+            end = np.minimum(count, -((start - high) // stride))
+            lacking = np.maximum(end - begin, 0)
+            lacking -= np.maximum(np.minimum(end, own[1]) - np.maximum(begin, own[0]), 0)
+            rows = math.prod(n for d, n in enumerate(have.local_shape) if d != self.dim)
+            total += int(lacking.sum()) * rows
         copies = self.mesh.size // math.prod(sizes[a] for a in axes)
         return total * copies * self.want.dtype.itemsize
+
+    def _extents(
+        self, array_type: ArrayType, axes: Axes, coordinates: dict[int, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the shards of all coordinates begin and end along the dim, as
+        `ArrayType.extent` has them."""
+        shard: Any = 0
+        for a in axes:
+            shard = shard * self.mesh.sizes[a] + coordinates[a]
+        size, chunk = array_type.shape[self.dim], array_type.local_shape[self.dim]
+        low = np.minimum(shard * chunk, size)
+        return low, np.minimum(low + chunk, size)
 
     @property
     def is_join(self) -> bool:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.comm.recut import RecutRunner
+from gdt.comm.recut import MANY, RecutRunner
 from gdt.comm.transport import transport_of
 from gdt.ops.blocks.intervals import move_intervals
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.recut import Margins, Piece, Recut
-from gdt.testing import layouts, meshes
+from gdt.testing import assert_consistent, layouts, meshes, placed
 from tests.strict import engine
 
 
@@ -150,3 +150,29 @@ def test_joining_sends_nothing_where_shards_stay_whole() -> None:
     joined = gdt.concat([b, a], axis=1)
     assert transport_of(mesh).bytes == before
     assert joined.layout is rows
+
+
+@pytest.mark.parametrize("size", [1, 99, 100, 101, 250, 643])
+def test_many_shards_of_one_block_move_as_one_array(size: int) -> None:
+    mesh = gdt.create_mesh([("a", 20), ("b", 5)])
+    assert mesh.size > MANY
+    values = np.arange(2.0 * size).reshape(size, 2)
+    for split in ("a", ("a", "b"), ("b", "a")):
+        x = placed(values, gdt.Layout([split, None], mesh), poison=True)
+        for made, want in [
+            (x[1:], values[1:]),
+            (x[::-2], values[::-2]),
+            (gdt.roll(x, 3, axis=0), np.roll(values, 3, axis=0)),
+            (gdt.pad(x, ((2, 1), (1, 0))), np.pad(values, ((2, 1), (1, 0)))),
+            (gdt.concat([x, x[:3]]), np.concatenate([values, values[:3]])),
+            (gdt.cumsum(x, axis=0), np.cumsum(values, axis=0)),
+            (x.reshape(2, -1), values.reshape(2, -1)),
+        ]:
+            assert_consistent(made)
+            np.testing.assert_array_equal(made.numpy(), want)
+        gradient = gdt.grad(lambda x: gdt.sum(x[1::2] * x[: x[1::2].shape[0]]))(x)
+        odd = values[1::2]
+        want = np.zeros_like(values)
+        want[1::2] += values[: len(odd)]
+        want[: len(odd)] += odd
+        np.testing.assert_array_equal(gradient.numpy(), want)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gdt.backend import backend_of
 from gdt.comm.transport import Transfer, transport_of
@@ -86,10 +89,24 @@ class FlatMove:
         self.have, self.want, self.axes, self.mesh = have, want, axes, have.mesh
         self.dims = [next(d for d, of in enumerate(t.layout.dims) if of) for t in (have, want)]
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """The bytes that all devices together send."""
         shards = math.prod(self.mesh.sizes[a] for a in self.axes)
+        copies = self.want.dtype.itemsize * (self.mesh.size // shards)
+        types = list(zip((self.have, self.want), self.dims, strict=True))
+        if all(math.prod(t.shape[:d]) == 1 for t, d in types):  # every shard is one interval
+            bounds = []
+            for t, d in types:
+                low = np.minimum(np.arange(shards) * t.local_shape[d], t.shape[d])
+                high, row = (
+                    np.minimum(low + t.local_shape[d], t.shape[d]),
+                    math.prod(t.shape[d + 1 :]),
+                )
+                bounds.append((low * row, high * row))
+            (low, high), (want_low, want_high) = bounds
+            shared = np.maximum(np.minimum(high, want_high) - np.maximum(low, want_low), 0)
+            return int((want_high - want_low - shared).sum()) * copies
         lacking = 0
         for shard in range(shards):
             have, want = (
@@ -98,7 +115,7 @@ class FlatMove:
             )
             present = sum(n for _, _, n in _shared(have, want))
             lacking += sum(run.length for run in want) - present
-        return lacking * self.want.dtype.itemsize * (self.mesh.size // shards)
+        return lacking * copies
 
     def _parts(self, array_type: ArrayType, dim: int, number: int) -> list[Run]:
         return list(_runs(array_type, dim, part_of(array_type, dim, number)))
