@@ -310,6 +310,24 @@ def small_rows() -> list[Row]:
     ]
 
 
+CHANNELS = 64
+
+
+def statistics(devices: int) -> Callable[[], Any]:
+    """Batch normalisation of rows that are split over so many devices, forwards."""
+    mesh = gdt.create_mesh([("b", devices)], device_type="CPU")
+    x = gdt.ones((2 * devices, CHANNELS), "float32", layout=gdt.Layout(["b", None], mesh))
+    return lambda: gdt.batch_norm(x)
+
+
+def statistics_rows() -> list[Row]:
+    """The rows of statistics: an all-reduce of means, and one of variances."""
+    return [
+        Row(f"BatchNorm of {p:,} devices", statistics(p), Sent(2 * (p - 1) * 2 * CHANNELS * 4, 2))
+        for p in (8, 64, 512, 2048)
+    ]
+
+
 def rows() -> list[Row]:
     """The rows of the table; without FSDP where gdt has no `nn.Sharded` yet."""
     schemes = {
@@ -320,6 +338,7 @@ def rows() -> list[Row]:
     return [
         Row("two layers, split weights, batch 65,536", two_layers(65536), Sent(5 * GATHER, 6)),
         *small_rows(),
+        *statistics_rows(),
         *(Row(name, scheme(), theory) for name, (scheme, theory) in schemes.items()),
     ]
 

@@ -63,7 +63,7 @@ def for_table(
         return g
     terms = (rule.outs[0], rule.ins[1 - position])
     rule = rule._replace(ins=terms, outs=(rule.ins[position],))
-    strategies = list(considered(rule, (g.type, other.type), sizes))
+    strategies = considered(rule, (g.type, other.type), sizes)
     _, usual = min(strategies, key=itemgetter(0))
     _, partial = min(strategies, key=lambda pair: pair[0].nbytes - pair[0].later)
     target, unmoved = partial.target_layouts

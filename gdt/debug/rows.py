@@ -14,7 +14,8 @@ from gdt.programs.fused_function import FusedFunction
 from gdt.programs.instruction import Instruction
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
-from gdt.sharding.strategy import OpStrategy, considered
+from gdt.sharding.prices import OpStrategy
+from gdt.sharding.strategy import considered
 
 
 class ConsideredStrategy(NamedTuple):

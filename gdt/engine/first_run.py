@@ -16,8 +16,8 @@ from gdt.engine.plan import Phase, Plan, Results
 from gdt.engine.rounded import Rounded
 from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.prices import OpStrategy
 from gdt.sharding.rule import Rule
-from gdt.sharding.strategy import OpStrategy
 
 
 def plan_of(

@@ -3,7 +3,7 @@
 A strategy says for every mesh axis whether it splits a factor, passes partial sums on, or holds
 whole operands. The engine takes the one of the lowest price, in bytes that all devices together
 send: those that move the operands now, and those that reducing its partial results will take later.
-What is later cannot be known, so five rules stand for it.
+What is later cannot be known, so seven rules stand for it.
 
 - **Moves make a partial result cost something.** Where operands have to move, or a partial sum
   passes through, the results that stay partial cost what a reduce-scatter of them sends. So weights
@@ -14,6 +14,11 @@ What is later cannot be known, so five rules stand for it.
 - **The second reader resolves.** The first op that reads a partial sum may pass it on. For the next
   one passing it on costs twice as much, an all-reduce, and resolving it half, since the value is
   remembered and serves all readers after it.
+- **A product owes its sums.** Where an exchange of its operands, of which no device gets more than
+  it has, sends less than half of what its new partial sums will take, they are not free, and mesh
+  axes split another factor. Weights that are split stay where they are.
+- **A small operand decides nothing for a large one.** Cutting an operand that all devices have
+  whole, as one that is sixteen times smaller is split, has a price; gathering that costs less.
 - **Indices stay split.** A table that is looked up by indices gives a result that is split as they
   are, mostly along a batch. Where indices are gathered, that split is lost, at the price of an
   all-gather of the result; so the table is gathered, unless it is larger than the result.
@@ -33,54 +38,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
-
-import numpy as np
 
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
+from gdt.sharding.prices import OpStrategy, Price, price_of, price_with_sums
 from gdt.sharding.routes import route_bytes
-from gdt.sharding.rule import Dim, Rule, out_shapes
-
-
-class OpStrategy(NamedTuple):
-    """One legal way to run an op on shards.
-
-    axes: the mesh axes that split each factor.
-    target_layouts: the layout to which each operand must be moved; None for a Python scalar.
-    output_layouts: the layout of each output.
-    nbytes: the bytes that moving the operands sends, of all devices together.
-    """
-
-    axes: dict[str, Axes]
-    target_layouts: tuple[Layout | None, ...]
-    output_layouts: tuple[Layout, ...]
-    nbytes: int
-
-    def passed(self) -> list[int]:
-        """Return the positions of the operands whose partial reductions pass through the op."""
-        targets = enumerate(self.target_layouts)
-        return [n for n, layout in targets if layout is not None and any(layout.reductions)]
-
-
-class Price(NamedTuple):
-    """The price of a strategy; the least is chosen, by the first field in which two differ.
-
-    nbytes: the bytes that moving the operands sends now, and those that `later` says.
-    moved: the sizes in bytes of the operands that change their layout.
-    partial: the number of partial reductions of the outputs that cost something later.
-    order: the position of the strategy among those that are considered.
-    later: the bytes that reducing the partial outputs will send, and, where indices are gathered,
-        gathering the outputs.
-    """
-
-    nbytes: int
-    moved: int
-    partial: int
-    order: int
-    later: int
+from gdt.sharding.rule import Dim, Rule
 
 
 def choose(
@@ -93,86 +57,82 @@ def choose(
 
     reread: the positions of operands whose partial reductions another op has passed on already.
     """
-    strategies = []
-    for price, strategy in considered(rule, types, sizes, reread):
-        strategies.append((price, strategy))
+    priced: list[tuple[Price, OpStrategy]] = []
+    for price, strategy in _priced(rule, types, sizes, reread):
+        priced.append((price, strategy))
         if not (reread or price.nbytes or price.moved or price.partial):
             break  # nothing is cheaper than what is free, but to resolve what is read again
-    return min(strategies, key=itemgetter(0))[1]
+    if not reread:
+        priced = _with_exchanges(rule, types, sizes, priced)
+    return min(priced, key=itemgetter(0))[1]
 
 
 def considered(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
+) -> list[tuple[Price, OpStrategy]]:
+    """Return the strategies among which `choose` chooses, with their prices."""
+    return _with_exchanges(rule, types, sizes, list(_priced(rule, types, sizes)))
+
+
+def _priced(
     rule: Rule,
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
     reread: Set[int] = frozenset(),
 ) -> Iterator[tuple[Price, OpStrategy]]:
-    """Yield the strategies among which `choose` chooses, with their prices.
+    """Yield the strategies that operands suggest, with their prices.
 
     An op is never split along a mesh axis along which no operand is split.
     """
     mesh = next(t.mesh for t in types if t is not None)
     options = [_options(rule, types, sizes, a) for a in range(mesh.ndim)]
     for order, strategy in enumerate(_strategies(rule, types, sizes, options)):
-        pairs = zip(strategy.target_layouts, types, strict=True)
-        moves = [t.nbytes for w, t in pairs if w is not None and t and w is not t.layout]
-        passed_operands = strategy.passed()
-        later = _reduction_nbytes(rule, types, sizes, strategy) if moves or passed_operands else 0
-        if not reread.isdisjoint(passed_operands):
-            later *= 2
-        shared_nbytes = sum(
-            _resolution_nbytes(types[n]) // 2 for n in reread - set(passed_operands)
-        )
-        partial = sum(r is not None for o in strategy.output_layouts for r in o.reductions)
-        partial = partial if later else 0
-        later += _unsplit_nbytes(rule, types, sizes, strategy) if moves else 0
-        nbytes = strategy.nbytes - shared_nbytes + later
-        yield Price(nbytes, sum(moves), partial, order, later), strategy
+        yield price_of(rule, types, sizes, strategy, reread, order), strategy
 
 
-def _resolution_nbytes(array_type: ArrayType | None) -> int:
-    """Return the bytes that resolving an array's partial reductions sends."""
-    return route_bytes(array_type, array_type.layout.resolved) if array_type else 0
+def _with_exchanges(
+    rule: Rule,
+    types: Sequence[ArrayType | None],
+    sizes: Mapping[str, int],
+    priced: list[tuple[Price, OpStrategy]],
+) -> list[tuple[Price, OpStrategy]]:
+    """Return the strategies; of a product that is not free, with those in which a mesh axis splits
+    another factor than operands suggest, if one of them is worth its exchange: then new partial
+    sums are not free."""
+    owed = [(price_with_sums(rule, types, sizes, p, s), s) for p, s in priced]
+    best = min(priced, key=itemgetter(0))[1]
+    least = next(price.nbytes for price, strategy in owed if strategy is best)
+    if not least or len(rule.linear) < 2 or best.passed():
+        return priced
+    options: list[list[Option]] = []
+    for a, size in enumerate(best.output_layouts[0].mesh.sizes):
+        is_used = any(t is not None and a in t.layout.split_axes for t in types)
+        chosen = next((f for f, axes in best.axes.items() if a in axes), None)
+        factors = [f for f in rule.factors if f not in rule.whole and sizes[f] >= size]
+        options.append([chosen, *(f for f in factors if is_used and f != chosen)])
+    known = [strategy.axes for _, strategy in priced]
+    exchanges: list[tuple[Price, OpStrategy]] = []
+    for strategy in itertools.islice(_strategies(rule, types, sizes, options), MOST_EXCHANGES):
+        if strategy.axes not in known and not _grows(types, strategy):
+            price = price_of(rule, types, sizes, strategy, frozenset(), len(owed) + len(exchanges))
+            exchanges.append((price_with_sums(rule, types, sizes, price, strategy), strategy))
+    is_worth = any(WORTH * price.nbytes < least for price, _ in exchanges)
+    return [*owed, *exchanges] if is_worth else priced
 
 
-def _reduction_nbytes(
-    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: OpStrategy
-) -> int:
-    """Return the bytes that all devices send to reduce the partial outputs of a strategy so that
-    each device has one shard: those of a reduce-scatter, half of those of an all-reduce."""
-    dtype = _dtype_of_outputs(types)
-    nbytes = 0
-    for shape, layout in zip(out_shapes(rule, sizes), strategy.output_layouts, strict=True):
-        sizes_of = layout.mesh.sizes
-        p = math.prod(sizes_of[a] for a, r in enumerate(layout.reductions) if r is not None)
-        if p > 1:
-            local = ArrayType.of(shape, dtype, layout).local_nbytes
-            nbytes += layout.mesh.size * (p - 1) * local // p
-    return nbytes
+MOST_EXCHANGES = 32
+"""The strategies that are looked at beside those that operands suggest."""
+
+WORTH = 2
+"""How many times as many bytes an exchange must save: what later ops send may differ too."""
 
 
-def _unsplit_nbytes(
-    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: OpStrategy
-) -> int:
-    """Return the bytes of gathering the outputs along the mesh axes along which the strategy
-    gathers indices: operands of integers, among others of floating-point numbers."""
-    dtype = _dtype_of_outputs(types)
-    nbytes = 0
-    for target, array_type in zip(strategy.target_layouts, types, strict=True):
-        if target is None or array_type is None or array_type.dtype.kind not in "iu":
-            continue
-        unsplit_axes = set(itertools.chain(*array_type.layout.dims)).difference(*target.dims)
-        if unsplit_axes and kind_of(dtype) in "fc":
-            p = math.prod(array_type.mesh.sizes[a] for a in unsplit_axes)
-            nbytes += (p - 1) * dtype.itemsize * sum(map(math.prod, out_shapes(rule, sizes)))
-    return nbytes
-
-
-def _dtype_of_outputs(types: Sequence[ArrayType | None]) -> np.dtype[Any]:
-    """Return the dtype that the outputs have for all that is known here: the body decides it; where
-    some operands are integers, those are mostly indices."""
-    dtypes = [t.dtype for t in types if t is not None]
-    return max(dtypes, key=lambda d: (kind_of(d) in "fc", d.itemsize))
+def _grows(types: Sequence[ArrayType | None], strategy: OpStrategy) -> bool:
+    """Return whether a device gets more of an operand than it has."""
+    return any(
+        t is not None and w is not None and t.with_layout(w).local_nbytes > t.local_nbytes
+        for t, w in zip(types, strategy.target_layouts, strict=True)
+    )
 
 
 def legal_strategies(

@@ -14,7 +14,8 @@ from gdt.engine.op import Op
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.strategy import OpStrategy, legal_strategies
+from gdt.sharding.prices import OpStrategy
+from gdt.sharding.strategy import legal_strategies
 from gdt.testing.operands import assert_close, assert_consistent, placed
 from gdt.testing.oracle import Oracle, Sample
 

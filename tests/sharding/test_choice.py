@@ -248,6 +248,40 @@ def test_a_partial_cotangent_below_twice_its_operands_is_scattered_once() -> Non
     assert [c.kind for c in counter][2:] == ["all_reduce"]
 
 
+# ---------------------------------------------------------------- exchanges, and small operands
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_products_move_operands_where_their_sums_would_cost_more(blocks: int) -> None:
+    mesh = gdt.create_mesh([("a", 8)], blocks=blocks, device_type="CPU")
+    ones = lambda shape, *specs: gdt.ones(shape, "float32", layout=gdt.Layout(specs, mesh))
+    wide = ones((16, 1024), "a", None)
+    with gdt.count_collectives() as counter:
+        product = (wide @ wide.T).resolve()
+    # All-to-alls of both operands and an all-reduce, where a gather of one took 7 times its bytes.
+    assert counter.bytes == 2 * 7 * wide.nbytes // 8 + 2 * 7 * 4 * 16 * 16
+    assert float(product[3, 5]) == 1024
+    x, w = ones((4096, 16), None, "a"), ones((16, 16), None, None)
+    with gdt.count_collectives() as counter:
+        gradient = gdt.grad(lambda w: gdt.mean(gdt.relu(x @ w)))(w)
+    # Rows of x forwards and backwards; then sums of the size of w, and the value.
+    assert counter.bytes == 2 * 7 * x.nbytes // 8 + 2 * 7 * (w.nbytes + 4)
+    assert float(gradient[0, 0]) == 1 / 16
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_a_vector_does_not_cut_what_every_device_has_whole(blocks: int) -> None:
+    mesh = gdt.create_mesh([("a", 8)], blocks=blocks, device_type="CPU")
+    ones = lambda shape, *specs: gdt.ones(shape, "float32", layout=gdt.Layout(specs, mesh))
+    x, bias, w = ones((512, 64), None, None), ones((64,), "a"), ones((64, 64), None, "a")
+    with gdt.count_collectives() as counter:
+        out = (x + bias) @ w
+    assert counter.bytes == 7 * bias.nbytes and out.layout is w.layout
+    small = ones((8, 64), None, None)
+    with gdt.no_moves():
+        assert (small + ones((8, 64), None, "a")).layout is w.layout
+
+
 # ---------------------------------------------------------------- tables
 
 

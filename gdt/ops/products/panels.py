@@ -34,9 +34,10 @@ from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.prices import OpStrategy
 from gdt.sharding.routes import Transition, route, transition_between
 from gdt.sharding.rule import Rule, Term, out_shapes
-from gdt.sharding.strategy import OpStrategy, choose
+from gdt.sharding.strategy import choose
 
 Block = Any
 Blocks = Sequence[Block]
