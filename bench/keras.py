@@ -109,9 +109,9 @@ def gdt_epoch(network: str, devices: int) -> Epoch:
         elif network == "cnn":
             model = nn.Sequential(
                 nn.Conv2D(32, 3, activation="relu"),
-                nn.MaxPool2D(2),
+                nn.MaxPool(2),
                 nn.Conv2D(64, 3, activation="relu"),
-                nn.MaxPool2D(2),
+                nn.MaxPool(2),
                 nn.Flatten(),
                 nn.Dense(10),
             )

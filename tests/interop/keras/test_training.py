@@ -236,6 +236,38 @@ def test_a_loop_of_ones_own_is_recorded_with_the_model_as_its_state() -> None:
     assert int(optimizer.iterations.value) == 6
 
 
+def test_arrays_that_layers_keep_and_take_are_read_by_recorded_steps() -> None:
+    class Keeps(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.parts = ops.arange(6.0), [ops.ones(6)]
+
+        def call(self, x: Any) -> Any:
+            return x * self.scale + self.parts[0]
+
+    keeps, inputs = Keeps(), keras.Input((6,))
+    positions = layers.Embedding(6, 3)(ops.arange(6))  # an array, at once
+    outputs = ops.matmul(keeps(inputs), positions)
+    model = keras.Model(inputs, layers.Dense(3)(outputs))
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    losses = [model.train_on_batch(X, Y) for _ in range(4)]
+    assert len(set(losses)) == 1 and count_programs(model) == 1
+    keeps.scale = keeps.scale * 2
+    assert model.train_on_batch(X, Y) != losses[0]
+    assert count_programs(model) == 1
+
+
+def test_draws_of_no_seed_go_on_in_recorded_steps() -> None:
+    class Noisy(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x + keras.random.normal(x.shape)
+
+    model = keras.Sequential([keras.Input((6,)), Noisy(), layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    assert len({model.train_on_batch(X, Y) for _ in range(5)}) == 5
+    assert count_programs(model) == 1
+
+
 def test_draws_go_on_in_recorded_steps() -> None:
     model = keras.Sequential([keras.Input((6,)), layers.Dropout(0.5, seed=1), layers.Dense(3)])
     model.compile(keras.optimizers.SGD(0.0), "mse")

@@ -28,7 +28,7 @@ from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh
 from gdt.training.strategies import Strategy, current_strategy
 
-Told = tuple[str, Any, str]  # the name of a place, its owner, and the key
+Told = tuple[str, Any, Any]  # the name of a place, its owner, and the key
 COUNT = "GDT_DEVICES"  # the environment variable of the number of virtual devices
 
 

@@ -21,7 +21,9 @@ import numpy as np
 from keras.src import backend, tree
 from keras.src import callbacks as callbacks_module
 from keras.src.backend import config
+from keras.src.backend.common import global_state
 from keras.src.optimizers import Optimizer
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.data_adapter_utils import (
@@ -176,13 +178,14 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
         return run
 
     def __gdt_places__(self) -> list[distribution_lib.Told]:
-        """Tell gdt.function the places of all that a step may change: the variables of the model,
-        of its metrics and of the optimizers among its attributes."""
-        optimizers = [value for value in vars(self).values() if isinstance(value, Optimizer)]
-        variables = [*self.variables, *self.metrics_variables]
-        for optimizer in optimizers:
-            variables += optimizer.variables
-        return distribution_lib.places(variables)
+        """Tell gdt.function the places of the arrays of a step: those of the model, and of its
+        metrics and the optimizers among its attributes."""
+        variables = [*self.metrics_variables, *global_seed()]
+        for optimizer in vars(self).values():
+            if isinstance(optimizer, Optimizer):
+                variables += optimizer.variables
+        told = [*super().__gdt_places__(), *distribution_lib.places(variables)]
+        return [*{(id(owner), key): (name, owner, key) for name, owner, key in told}.values()]
 
     # ------------------------------------------------------------ functions of batches
 
@@ -509,6 +512,12 @@ def _resolved(leaf: Any) -> Any:
 def _rows(x: Any) -> int:
     """The number of rows of a batch."""
     return int(next(leaf for leaf in tree.flatten(x) if leaf is not None).shape[0])
+
+
+def global_seed() -> list[Any]:
+    """Return the variable of Keras' generator of seeds, of which draws without one take theirs."""
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    return [] if generator is None else [generator.state]
 
 
 def _last(results: Iterator[Logs]) -> Logs:

@@ -1,0 +1,21 @@
+"""The example of keras.distribution, smaller."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from examples import keras_distribution as example
+
+
+def test_layouts_change_no_loss() -> None:
+    rng = np.random.default_rng(0)
+    digits = rng.random((256, 784), "float32"), rng.integers(0, 10, 256).astype("int32")
+    for losses in example.run(digits, epochs=2).values():
+        for distribution in ("data", "model"):
+            np.testing.assert_allclose(losses[distribution], losses["one"], rtol=2e-5)
+
+
+def test_a_frozen_layer_stays_as_it_is() -> None:
+    rng = np.random.default_rng(0)
+    digits = rng.random((256, 784), "float32"), rng.integers(0, 10, 256).astype("int32")
+    assert all(0 < accuracy < 1 for accuracy in example.mirrored(digits, 1))
