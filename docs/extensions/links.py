@@ -73,13 +73,15 @@ def _parents(node: nodes.Node) -> list[nodes.Node]:
     return found
 
 
-def lead_to_gallery(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Turn links to the gallery's scripts into links to the pages that are made of them."""
-    content[0] = GALLERY.sub(r"](\1generated/gallery/\2.rst)", content[0])
+def for_the_site(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Turn links to the gallery's scripts into links to the pages that are made of them, and leave
+    out the empty lines with which doctests end."""
+    text = GALLERY.sub(r"](\1generated/gallery/\2.rst)", content[0])
+    content[0] = re.sub(r"\n\n```$", "\n```", text, flags=re.M)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.add_post_transform(NamesInCode)
-    app.connect("source-read", lead_to_gallery)
+    app.connect("source-read", for_the_site)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,13 +6,16 @@ would show them as data, so the directives of Sphinx' domain of Python are writt
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
+import gdt
 from docs.extensions.groups import GROUPS, Group, grouped
 from docs.extensions.public_names import Name
 from docs.extensions.summaries import summary
@@ -112,6 +115,18 @@ def page(group: Group, names: list[Name]) -> str:
     return "\n".join(lines)
 
 
+def packages() -> str:
+    """The page of the packages: their docstrings, which explain how they are made."""
+    lines = ["# The packages, in their own words", "", "The docstring of each package of `gdt/`, "
+             "in the order of the alphabet. [How gdt works](../../architecture.md) has them in "
+             "their layers.", ""]  # fmt: skip
+    for info in pkgutil.iter_modules(gdt.__path__):
+        if info.ispkg:
+            docstring = inspect.getdoc(importlib.import_module(f"gdt.{info.name}")) or ""
+            lines += [f"## gdt.{info.name}", "", markdown(docstring), ""]
+    return "\n".join(lines)
+
+
 def write(app: Sphinx) -> None:
     """Write all pages, and the page that lists them; those that are as they were stay untouched."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -130,6 +145,7 @@ def write(app: Sphinx) -> None:
         index += [g.file for g in groups] + ["```", ""]
         pages |= {f"{g.file}.md": page(g, names[g.file]) for g in groups}
     pages["index.md"] = "\n".join(index)
+    pages["packages.md"] = packages()
     for file, text in pages.items():
         path = FOLDER / file
         if not path.exists() or path.read_text() != text:
