@@ -163,9 +163,10 @@ def host_threads(count: int) -> Setting[int]:
     one op on a large block.
 
     count: the number of threads, at least 1. Without this setting there are as many as this process
-    has cores. Element-wise functions of at least a million elements, and functions of whole
-    axes (sorts, scans, Fourier transforms), are cut; smaller ones and sums use one thread. Results
-    are the same bits for any number. Matrix products use BLAS, which has threads of its own.
+    has cores. Element-wise functions of at least a million elements (loops of costly functions from
+    some 50,000 on), and functions of whole axes (sorts, scans, Fourier transforms), are cut;
+    smaller ones and sums use one thread. Results are the same bits for any number. Matrix products
+    use BLAS, which has threads of its own.
 
     Raises ArgumentError for a count below 1.
 
