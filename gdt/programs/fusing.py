@@ -32,6 +32,7 @@ from gdt.programs.slices import Slices
 Shape = tuple[int, ...]
 Call = ElementCall | ReductionCall
 
+SHORTEST = 8  # calls of a chain on blocks of fewer than `SMALLEST` elements
 LITTLE = 16  # times less than the largest element-wise call makes
 
 
@@ -152,6 +153,15 @@ def _alike(
         yield group, chain
 
 
+def _is_worth_a_loop(calls: Sequence[Call], shape: Shape, values: Sequence[Any]) -> bool:
+    """Whether a loop on the host may be faster than calls: of large blocks, or of several small
+    ones that one call of a loop each takes."""
+    size = math.prod(shape)
+    several = SHORTEST if are_compiled() else math.inf
+    of_all = size * len(blocks_of(values[calls[0].output]))
+    return len(calls) > 1 and (size >= SMALLEST or (len(calls) >= several and of_all >= SMALLEST))
+
+
 def _segment(
     calls: Sequence[Any],
     returned: Sequence[int],
@@ -163,7 +173,7 @@ def _segment(
 
     returned: the registers of the calls that others read."""
     shape, device = group.shape, group.device
-    if not returned or (not device and (len(calls) < 2 or math.prod(shape) < SMALLEST)):
+    if not returned or not (device or _is_worth_a_loop(calls, shape, values)):
         return None
     written: Any
     if group.grid is not None:

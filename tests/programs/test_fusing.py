@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -317,6 +318,25 @@ def test_a_block_that_repeats_one_element_is_read_as_that(
     if mode == "compiled":
         monkeypatch.setattr(fused_function, "arranged", None)
         step(gdt.asarray(x), gdt.broadcast_to(gdt.asarray(x[:1, :1]), x.shape))
+
+
+def test_long_chains_on_small_blocks_of_several_devices_are_one_loop() -> None:
+    if llvm.problem():
+        pytest.skip(llvm.problem())
+    mesh = gdt.create_mesh([("rows", 8)], blocks=8, mesh_name="small blocks")
+    values = np.random.default_rng(0).normal(size=(8, fusing.SMALLEST // 8)).astype("f4")
+    x = gdt.asarray(values, layout=gdt.Layout(["rows", None], mesh))
+
+    def chain(x: Any, count: int) -> Any:
+        for n in range(count):
+            x = x * 1.5 + n
+        return x
+
+    long, short = (recorded(partial(chain, count=n)) for n in (fusing.SHORTEST // 2, 1))
+    for _ in range(4):
+        result, _ = long(x), short(x)
+    assert len(fused_ops(long)[0]) == fusing.SHORTEST and fused_ops(short) == []
+    np.testing.assert_array_equal(result.numpy(), chain(values, fusing.SHORTEST // 2))
 
 
 def test_small_work_is_not_handed_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
