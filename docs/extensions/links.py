@@ -18,22 +18,35 @@ NAME = re.compile(r"((?:gdt|nn|optim)(?:\.\w+)+)(?:\(.*\))?")
 GALLERY = re.compile(r"\]\(((?:\.\./)*)gallery/(\w+)\.py\)")
 
 
+ON_THE_SITE = {
+    "[Reference](tables.md)": "[Reference](generated/reference/index.md)",
+    "[Gallery](gallery/dtensor_concepts.py)": "[Gallery](generated/gallery/index.rst)",
+    "The packages in their own words": "[The packages in their own words]"
+                                       "(generated/reference/packages.md)",
+}  # fmt: skip
+"""Links of pages that lead, on a code host, to the nearest file that is there."""
+
+
 @cache
-def main_names() -> dict[int, str]:
-    """The names under which the reference shows objects, by the identity of those."""
-    names = [n for group in public_names().values() for n in group if n.owner is None]
-    return {id(n.value): n.text for n in reversed(names) if n.kind != "data"}
+def names_of_objects() -> dict[int, list[str]]:
+    """All names of public objects, by the identity of those; of each the reference shows one."""
+    names: dict[int, list[str]] = {}
+    for group in public_names().values():
+        for name in group:
+            if name.owner is None and name.kind != "data":
+                names.setdefault(id(name.value), []).append(name.text)
+    return names
 
 
-def main_name(text: str) -> str:
-    """The name under which the reference shows what `text` names, or an empty text."""
+def other_names(text: str) -> list[str]:
+    """The names of the object that `text` names."""
     value: Any = gdt
     try:
         for part in text.split(".")[1:]:
             value = getattr(value, part)
     except AttributeError:
-        return ""
-    return main_names().get(id(value), "")
+        return []
+    return names_of_objects().get(id(value), [])
 
 
 class NamesInCode(SphinxPostTransform):
@@ -56,7 +69,7 @@ class NamesInCode(SphinxPostTransform):
             if any(isinstance(parent, nodes.title) for parent in _parents(node)):
                 continue
             name = found[1] if found[1].startswith("gdt.") else f"gdt.{found[1]}"
-            entry = objects.get(name) or objects.get(main_name(name))
+            entry = next((objects[n] for n in (name, *other_names(name)) if n in objects), None)
             if entry is None:
                 continue
             uri = self.app.builder.get_relative_uri(self.env.docname, entry.docname)
@@ -76,7 +89,10 @@ def _parents(node: nodes.Node) -> list[nodes.Node]:
 def for_the_site(app: Sphinx, docname: str, content: list[str]) -> None:
     """Turn links to the gallery's scripts into links to the pages that are made of them, and leave
     out the empty lines with which doctests end."""
-    text = GALLERY.sub(r"](\1generated/gallery/\2.rst)", content[0])
+    text = content[0]
+    for link, other in ON_THE_SITE.items():
+        text = text.replace(link, other)
+    text = GALLERY.sub(r"](\1generated/gallery/\2.rst)", text)
     content[0] = re.sub(r"\n\n```$", "\n```", text, flags=re.M)
 
 
