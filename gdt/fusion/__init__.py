@@ -5,11 +5,11 @@
 `has_formula(...)(op)` for other ops (`op_formula`). An `ElementGraph` holds the values of one or
 several formulas, equal ones once.
 
-**Loops.** `llvm` writes a graph as a loop for LLVM, by way of llvmlite, which the extra `fast`
-brings; `loop` runs it on blocks that broadcast, in any order in memory, in threads. A loop is
-compiled when it first runs, in 10 to 100 ms, and kept on disk in `~/.cache/gdt/loops` (or below
-`XDG_CACHE_HOME`). Where it cannot be compiled, or with `GDT_COMPILED_LOOPS=0`, NumPy's functions
-run on slices of the blocks (`gdt.programs.slices`).
+**Loops.** `row_text` and `llvm` write a graph as a loop for LLVM, by way of llvmlite, which the
+extra `fast` brings; `loop` runs it on blocks that broadcast, in any order in memory, in threads. A
+loop is compiled when it first runs, in 10 to 100 ms, and kept on disk in `~/.cache/gdt/loops` (or
+below `XDG_CACHE_HOME`). Where it cannot be compiled, or with `GDT_COMPILED_LOOPS=0`, NumPy's
+functions run on slices of the blocks (`gdt.programs.slices`).
 
 **Reductions.** A formula may name the sum, the largest and the smallest number of the row that an
 element is in. `reducing` runs loops of such formulas row by row, and loops that end with sums of

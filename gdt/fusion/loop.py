@@ -16,6 +16,7 @@ from gdt.backend.numpy import Order, order_in_memory
 from gdt.fusion import llvm
 from gdt.fusion.formula import ElementGraph, Node
 from gdt.fusion.op_formula import OpFormula
+from gdt.fusion.row_text import GraphCall
 
 Block = Any
 Shape = tuple[int, ...]
@@ -57,7 +58,7 @@ class FusedLoop:
         dtypes: Sequence[str],
         outputs: Sequence[Node],
         checked: Sequence[Node] = (),
-        calls: Sequence[llvm.GraphCall] = (),
+        calls: Sequence[GraphCall] = (),
         parameters: Any = None,
         places: Sequence[int] = (),
     ) -> None:
@@ -381,5 +382,5 @@ class CompiledOp:
         result = graph.write(self._formula.text, **names)
         if self._formula.is_exact:  # without a value of which NumPy would warn
             return FusedLoop(graph, inputs, [result], [], [])
-        call = llvm.GraphCall(result, tuple(names.values()), is_exact=False)
+        call = GraphCall(result, tuple(names.values()), is_exact=False)
         return FusedLoop(graph, inputs, [result], [result], [call])

@@ -26,6 +26,7 @@ from gdt.backend.numpy import order_in_memory
 from gdt.fusion import llvm
 from gdt.fusion.formula import REDUCTIONS, ElementGraph, Node
 from gdt.fusion.loop import NBYTES, SMALLEST_OP, are_compiled, is_finite, run_together
+from gdt.fusion.row_text import COLUMNS, LONGEST_ROW, GraphCall
 
 Block = Any
 Shape = tuple[int, ...]
@@ -65,13 +66,13 @@ def grid_of(shape: Shape, axes: tuple[int, ...], name: str) -> Grid | None:
     is_sum = name == "sum"
     if not kept and is_sum:
         last = shape[-1]
-        is_row = 4 * SHORTEST_ROW <= last <= llvm.LONGEST_ROW
-        length = last if is_row else min(size, llvm.LONGEST_ROW)
+        is_row = 4 * SHORTEST_ROW <= last <= LONGEST_ROW
+        length = last if is_row else min(size, LONGEST_ROW)
         return Grid("all", size // length, length, size)
     if not kept:
         return None
     length = math.prod([shape[i] for i in (reduced if kept[-1] < reduced[0] else kept)])
-    if kept[-1] < reduced[0] and SHORTEST_ROW <= length <= llvm.LONGEST_ROW:
+    if kept[-1] < reduced[0] and SHORTEST_ROW <= length <= LONGEST_ROW:
         return Grid("rows", size // length, length, size)
     if is_sum and reduced[-1] < kept[0] and SHORTEST_ROW <= length <= LONGEST_COLUMNS:
         return Grid("columns", size // length, length, size)
@@ -101,7 +102,7 @@ class ReducingLoop:
         inputs: Sequence[tuple[str, str]],
         outputs: Sequence[tuple[Node, str]],
         checked: Sequence[Node],
-        calls: Sequence[llvm.GraphCall],
+        calls: Sequence[GraphCall],
         parameters: Any = None,
     ) -> None:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
@@ -113,7 +114,7 @@ class ReducingLoop:
         self.dtypes = [np.dtype(graph.dtypes[node]) for node, _ in outputs]
         self.parameters = parameters
         # Of all values of an element, see `FusedLoop`.
-        apart = {"cast", llvm.COLUMNS, *REDUCTIONS}
+        apart = {"cast", COLUMNS, *REDUCTIONS}
         used = [n for n in graph.used([n for n, _ in outputs]) if graph.operations[n] not in apart]
         self.nbytes = sum(int(graph.dtypes[n][1]) for n in used)
         self.is_tolerant = False  # see `FusedLoop`
@@ -235,7 +236,7 @@ def _is_reduced(graph: ElementGraph, node: Node) -> bool:
 def add_sums(graph: ElementGraph, operand: Node, reduced: str) -> Node:
     """The value of sums of which there are still several to add up."""
     if reduced == "columns":
-        return graph.add(llvm.COLUMNS, "f8", graph.cast(operand, "f8"))
+        return graph.add(COLUMNS, "f8", graph.cast(operand, "f8"))
     return graph.add("sum", "f8", operand)
 
 
@@ -305,5 +306,5 @@ def _loop(text: str, char: str, kinds: tuple[str, ...], kind: str) -> ReducingLo
     if kind in SUMS:
         return ReducingLoop(graph, inputs, [(add_sums(graph, operands[0], kind), kind)], [], [])
     result = graph.write(text, **dict(zip("xyz", operands, strict=False)))
-    calls = [llvm.GraphCall(result, tuple(operands), is_exact=True)] if kind == "whole" else []
+    calls = [GraphCall(result, tuple(operands), is_exact=True)] if kind == "whole" else []
     return ReducingLoop(graph, inputs, [(result, kind)], [result], calls)

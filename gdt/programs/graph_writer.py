@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gdt.fusion.formula import GIVEN, ElementGraph, Node
-from gdt.fusion.llvm import GraphCall
 from gdt.fusion.loop import FusedLoop, is_known, packed
 from gdt.fusion.op_formula import code_of
+from gdt.fusion.row_text import GraphCall
 from gdt.programs.aliases import blocks_of
 from gdt.programs.element_calls import Argument, ElementCall, LoopInput, kind_of
 

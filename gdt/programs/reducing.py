@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.engine.source import CallExpression, Value
-from gdt.fusion.llvm import GraphCall
 from gdt.fusion.loop import are_compiled, narrowed, packed
 from gdt.fusion.op_formula import OpFormula, code_of, formula_of
 from gdt.fusion.reducing import SUMS, Grid, ReducingLoop, add_sums, in_c_order, large_grid
+from gdt.fusion.row_text import GraphCall
 from gdt.programs.aliases import blocks_of
 from gdt.programs.element_calls import (
     Argument,

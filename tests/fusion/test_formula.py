@@ -14,6 +14,7 @@ from gdt import machine_code
 from gdt.fusion import llvm
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.loop import FusedLoop
+from gdt.fusion.row_text import GraphCall
 from gdt.machine_code import read_code, user_folder, write_code
 
 compiled = pytest.mark.skipif(bool(llvm.problem()), reason=llvm.problem() or "compiled")
@@ -89,7 +90,7 @@ def test_a_loop_tells_of_infinities_that_finite_operands_give() -> None:
     graph = ElementGraph()
     x = graph.add("input", "f4", 0)
     result = graph.write("1.0 / x", x=x)
-    loop = FusedLoop(graph, ["f4"], [result], [result], [llvm.GraphCall(result, (x,), True)])
+    loop = FusedLoop(graph, ["f4"], [result], [result], [GraphCall(result, (x,), True)])
     block, out = np.ones(100, np.float32), np.empty(100, np.float32)
     assert not loop((100,), [block], [out])
     block[7] = 0
