@@ -17,7 +17,7 @@ from keras.src.backend.common import global_state
 
 from gdt import distributed
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, LayoutError, error
 from gdt.functions.packing import pack
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
@@ -99,9 +99,21 @@ def distribute_tensor(tensor: Any, layout: Any) -> DistributedArray:
     return asarray(tensor, layout=target)
 
 
-def distribute_variable(value: Any, layout: Any) -> DistributedArray:
-    """Return the value of a variable in its layout."""
-    return distribute_tensor(value, layout)
+def distribute_variable(value: Any, layout: Any, path: str = "") -> DistributedArray:
+    """Return the value of a variable in its layout. path: that of the variable, for errors.
+
+    Raises LayoutError if the layout is one of another number of axes."""
+    target = layout_of(layout)
+    if target.rank != len(value.shape):
+        raise error(
+            LayoutError,
+            "keras.distribution",
+            f"the layout of the variable {path!r} has {target.rank} axes, and its shape "
+            f"{list(value.shape)} has {len(value.shape)}",
+            operands={"layout": target},
+            remedy="Give a mesh axis or None for each, such as (None, 'model'), in the LayoutMap.",
+        )
+    return distribute_tensor(value, target)
 
 
 def distribute_data_input(

@@ -31,7 +31,7 @@ class Variable(KerasVariable):  # type: ignore[misc]
 
     def _direct_assign(self, value: DistributedArray) -> None:
         if self._layout is not None:
-            value = distribution_lib.distribute_variable(value, self._layout)
+            value = distribution_lib.distribute_variable(value, self._layout, self.path)
         # Another object: a user may write to the elements of the one that was assigned.
         self._value = gdt.stop_gradient(value)
 
