@@ -3,7 +3,7 @@ the way.
 
 Tests import TensorFlow, PyTorch and others at the top of a file, mostly for one case of many. They
 get a stand-in of what is not installed: a case that calls something of it is skipped. Cases that
-need training run. GDT_KERAS_DEVICES=8 lays out models and batches on 8 devices (DataParallel).
+need training run. GDT_DEVICES=8 lays out models and batches on 8 devices (DataParallel).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-DEVICES = int(os.environ.get("GDT_KERAS_DEVICES", "1"))
+DEVICES = int(os.environ.get("GDT_DEVICES", "1"))
 ORACLE = os.environ.get("GDT_KERAS_ORACLE")
 """Another environment's packages, behind our own: there JAX says what dtypes tests expect."""
 
@@ -147,15 +147,23 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Any:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
+    """Skip a case that needs, by way of Keras, a library that is missing."""
+    report = yield
+    if call.excinfo is not None and call.excinfo.errisinstance(ImportError):
+        text = str(call.excinfo.value).lower()
+        for library in MISSING:
+            if library in text:
+                report.outcome = "skipped"
+                report.longrepr = (str(item.path), 0, f"Skipped: needs {library}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     running.append(item)
     try:
         return (yield)
-    except ImportError as e:  # from a layer of Keras that is TensorFlow's, for one
-        library = next((name for name in MISSING if name in str(e).lower()), None)
-        if library is None:
-            raise
-        pytest.skip(f"needs {library}")
     finally:
         running.pop()
         if DEVICES > 1:

@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], help="NAME=BACKEND:PYTHON")
     parser.add_argument("--pytest", default="", help="more options for pytest, such as '-n 2'")
     options = parser.parse_args()
-    own = {"KERAS_BACKEND": "numpy", "GDT_KERAS_DEVICES": str(options.devices)}
+    own = {"KERAS_BACKEND": "numpy", "GDT_DEVICES": str(options.devices)}
     if options.oracle:
         own["GDT_KERAS_ORACLE"] = options.oracle
     runs: dict[str, tuple[dict[str, str], str]] = {"gdt": (own, sys.executable)}
