@@ -59,7 +59,7 @@ def activation(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(x: Any, *args: Any, **static: Any) -> DistributedArray:
         x = floats(x)
-        return gdt.astype(function(x, *args, **static), x.dtype)
+        return convert_to_tensor(function(x, *args, **static), x.dtype)
 
     return call
 

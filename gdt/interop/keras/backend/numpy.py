@@ -66,7 +66,12 @@ def floats(x: Any) -> DistributedArray:
 
 def summed(x: DistributedArray) -> str:
     """Return the dtype of the sum of an array: of integers 32 bits at least, as in JAX."""
-    name = standardize_dtype(x.dtype)
+    return _summed(x.dtype)
+
+
+@lru_cache
+def _summed(dtype: np.dtype) -> str:
+    name: str = standardize_dtype(dtype)
     if name in ("bool", "int8", "int16"):
         return "int32"
     return "uint32" if name in ("uint8", "uint16") else name
@@ -137,7 +142,7 @@ def with_real(function: Function) -> Function:
         dtype = standardize_dtype(x.dtype) if x.dtype.kind == "c" else promotion(x, 0.0)
         if x.dtype.kind in "biu":
             x = convert_to_tensor(x, promotion(x, "float32"))
-        return gdt.astype(function(x, *args, **static), dtype)
+        return convert_to_tensor(function(x, *args, **static), dtype)
 
     return call
 
@@ -162,7 +167,9 @@ def reduced(function: Function) -> Function:
         x: Any, axis: Axis = None, keepdims: bool = False, dtype: Any = None
     ) -> DistributedArray:
         x = convert_to_tensor(x)
-        return function(x, axis=axis, keepdims=keepdims, dtype=dtype or summed(x))  # type: ignore[no-any-return]
+        if dtype is None and x.dtype.kind in "biu":
+            dtype = summed(x)
+        return function(x, axis=axis, keepdims=keepdims, dtype=dtype)  # type: ignore[no-any-return]
 
     return call
 
@@ -333,7 +340,7 @@ def _with_third(x: DistributedArray) -> DistributedArray:
 def matmul(x1: Any, x2: Any) -> DistributedArray:
     """Return matrix products; of int8 in int32."""
     x1, x2 = convert_to_tensor(x1), convert_to_tensor(x2)
-    is_int8 = x1.dtype == x2.dtype == np.int8
+    is_int8 = x1.dtype.char == x2.dtype.char == "b"
     dtype = "int32" if is_int8 else promotion(x1, x2)
     return gdt.matmul(convert_to_tensor(x1, dtype), convert_to_tensor(x2, dtype))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import SCALARS, as_operand
 from gdt.errors import DtypeError, error
 from gdt.interop.keras.backend import distribution_lib
+from gdt.sharding.dtypes import BFLOAT16
 
 
 class Variable(KerasVariable):  # type: ignore[misc]
@@ -73,16 +75,19 @@ def convert_to_tensor(
         raise ValueError(f"`{kind}=True` is not supported: gdt has dense arrays alone.")
     if isinstance(x, KerasVariable):
         x = x.value
-    if dtype is not None:
-        dtype = standardize_dtype(dtype)
     if type(x) is DistributedArray:
-        return x if dtype is None or x.dtype.name == dtype else gdt.astype(x, dtype)
+        if dtype is None:
+            return x
+        wanted = dtype_named(dtype)
+        return x if x.dtype == wanted else gdt.astype(x, wanted)
+    if dtype is not None:
+        dtype = dtype_named(dtype)
     if isinstance(x, list | tuple):
         leaves = tree.flatten(x)
         dtype = dtype or result_type(*[getattr(item, "dtype", type(item)) for item in leaves])
         if any(isinstance(item, DistributedArray | KerasVariable) for item in leaves):
             return gdt.stack([convert_to_tensor(item, dtype) for item in x])
-        return _on_host(np.asarray(x, None if dtype == "bfloat16" else dtype), dtype)
+        return _on_host(np.asarray(x, None if dtype == BFLOAT16 else dtype), dtype)
     if type(x) in SCALARS:
         return _on_host(np.asarray(x), dtype or result_type(type(x)))
     whole = np.asarray(x)
@@ -91,7 +96,14 @@ def convert_to_tensor(
     return _on_host(whole, dtype or result_type(whole.dtype))
 
 
-def _on_host(x: np.ndarray, dtype: str) -> DistributedArray:
+@lru_cache(maxsize=256)
+def dtype_named(dtype: Any) -> np.dtype:
+    """Return the dtype that Keras means: by a name, a type of Python or a dtype."""
+    named: np.dtype = np.dtype(standardize_dtype(dtype))
+    return named
+
+
+def _on_host(x: np.ndarray, dtype: Any) -> DistributedArray:
     """Return values of the host as an array that is replicated on the default mesh.
 
     Recorded steps keep them: what a layer takes from NumPy is constant, as where Keras compiles.
