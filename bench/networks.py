@@ -2,9 +2,11 @@
 
     python -m bench.networks                      # bytes of each, beside those that are recorded
     python -m bench.networks --before CHECKOUT    # beside those of another checkout of gdt
+    python -m bench.networks --search 60          # beside the best of so many plans
 
 A network is a seed: the same seed gives the same network, values and layouts. `networks.json` holds
-the bytes that commit d9cdd84 sent, before partial results had a price.
+the bytes that commit d9cdd84 sent, before partial results had a price, and the fewest that a search
+has found: random layouts of parameters and of what enters each layer, then changes of the best.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from bench.launch import launch
 Array = Any
 Parameters = Mapping[str, Array]
 Layer = Callable[[Parameters, Array], Array]
+Pins = dict[str | int, list[str | None]]
 
 MESHES = (
     {"a": 2},
@@ -136,11 +139,15 @@ class Network:
             return lambda p, x: 0.01 * gdt.sum(p[name] * p[name])
         return lambda p, x: gdt.mean(x * x)
 
-    def step(self, blocks: int = 1, *, one_device: bool = False) -> Callable[[], Any]:
+    def step(
+        self, blocks: int = 1, *, one_device: bool = False, pins: Pins | None = None
+    ) -> Callable[[], Any]:
         """Loss and gradients, of a function of nothing.
 
-        blocks: the number of blocks that store the coordinates.
+        blocks: the number of blocks that store the coordinates. pins: the specs to which
+            parameters, by name, and what enters layers, by number, are moved first.
         """
+        pins = pins or {}
         axes = dict.fromkeys(self.axes, 1) if one_device else self.axes
         mesh = gdt.create_mesh(axes, blocks=1 if one_device else blocks, device_type="CPU")
         parameters = {
@@ -149,10 +156,14 @@ class Network:
         }
         tokens = gdt.asarray(self.tokens, layout=gdt.Layout(self.token_specs, mesh))
 
+        def pinned(at: str | int, x: Array) -> Array:
+            return gdt.relayout(x, pins[at]) if at in pins else x
+
         def loss(p: Parameters) -> Array:
+            p = {name: pinned(name, x) for name, x in p.items()}
             x = gdt.take(p["table"], tokens, axis=0) if self.is_text else tokens
-            for layer in self.layers:
-                x = layer(p, x)
+            for n, layer in enumerate(self.layers):
+                x = layer(p, pinned(n, x))
             total = self.losses[0](p, x)
             for other in self.losses[1:]:
                 total = total + other(p, x)
@@ -170,12 +181,31 @@ class Network:
         return int(np.prod(list(self.axes.values())))
 
 
-def sent(seed: int) -> int:
+def sent(seed: int, pins: Pins | None = None) -> int:
     """The bytes that a step of a network sends."""
-    run = Network(seed).step()
+    run = Network(seed).step(pins=pins)
     with gdt.count_collectives() as counter:
         run()
     return counter.bytes
+
+
+def fewest(seed: int, tries: int) -> int:
+    """The fewest bytes that a step sends under `tries` plans."""
+    network, rng = Network(seed), np.random.default_rng(seed)
+    rank_of: dict[str | int, int] = {name: x.ndim for name, x in network.values.items()}
+    rank_of |= dict.fromkeys(range(len(network.layers)), 3 if network.is_text else 2)
+    network.rng = rng
+    best, best_pins = sent(seed), Pins()
+    for number in range(tries):
+        if 2 * number < tries:
+            pins = {at: network._specs(n, 0.7) for at, n in rank_of.items() if rng.random() < 0.4}
+        else:
+            at = list(rank_of)[rng.integers(len(rank_of))]
+            pins = {**best_pins, at: network._specs(rank_of[at], 0.7)}
+        nbytes = sent(seed, pins)
+        if nbytes < best:
+            best, best_pins = nbytes, pins
+    return best
 
 
 def elsewhere(checkout: Path, count: int) -> list[int]:
@@ -191,8 +221,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", type=Path, help="another checkout of gdt")
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--search", type=int, help="the number of plans of each network")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.search:
+        print(json.dumps([fewest(seed, options.search) for seed in range(options.count)]))
+        return
     now = [sent(seed) for seed in range(options.count)]
     if options.json:
         print(json.dumps(now))

@@ -392,3 +392,12 @@ def test_random_networks_are_right_and_send_less() -> None:
 @pytest.mark.networks_full
 def test_many_random_networks_are_right_and_send_less() -> None:
     check_networks(range(len(RECORDED)))
+
+
+@pytest.mark.networks_full
+def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> None:
+    """What a search of 40 plans found for each of 40 networks; no slide back from here."""
+    found = json.loads(networks.RECORDED.read_text())["fewest"]
+    ratios = sorted(networks.sent(seed) / nbytes for seed, nbytes in enumerate(found))
+    assert ratios[20] <= 1.34 and ratios[-1] <= 3.9
+    assert sum(r > 1.5 for r in ratios) <= 14
