@@ -1,0 +1,38 @@
+"""Keras in two processes that meet by sockets, each with rows of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+
+PROGRAM = Path(__file__).with_name("processes_program.py")
+
+
+def test_two_processes_train_as_one() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, str(PROGRAM), address]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    running = [
+        subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, env=environment)
+        for i in range(2)
+    ]
+    first, second = (process.communicate(timeout=240)[0].split() for process in running)
+    assert first == second
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((6,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    x = np.random.default_rng(0).random((32, 6), "float32")
+    pairs = [np.concatenate([x[::2][i : i + 8], x[1::2][i : i + 8]]) for i in (0, 8)]
+    rows = np.concatenate(pairs)
+    history = model.fit(rows, rows[:, :3], 16, 4, shuffle=False, verbose=0)
+    expected = [*history.history["loss"], float(keras.ops.sum(model.layers[0].kernel))]
+    np.testing.assert_allclose([float(v) for v in first], expected, rtol=1e-5)
