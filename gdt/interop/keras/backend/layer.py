@@ -1,4 +1,4 @@
-"""What Keras' layers have of the backend."""
+"""The part of Keras' layers that is the backend's."""
 
 from __future__ import annotations
 
