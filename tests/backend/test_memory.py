@@ -372,7 +372,8 @@ def test_a_parameter_that_somebody_kept_is_left_alone(apart: bool) -> None:
 @pytest.mark.parametrize("dims", MESHES[1:4:2], ids=lambda d: "x".join(map(str, d.values())))
 @APART
 def test_recycled_buffers_do_not_grow(dims: dict[str, int], apart: bool) -> None:
-    network, step = training(dims, apart, Adam(0.01))
+    network, step = training(dims, apart, optimizer := Adam(0.01))
+    addresses(network, optimizer)  # parameters are made when they are first read
     pool = backend_of(network.dense1.weight.mesh).pool
     gc.collect()
     pool.trim()
