@@ -116,7 +116,8 @@ class Merge:
             return [(x,) for x in all_reduce(self.mesh, alone, self.axes, name, types)]
         join = lambda xp, xs: xp.concatenate([x.reshape(-1) for x in xs])
         flat = all_reduce(self.mesh, on_each(self.mesh, join, inside), self.axes, name, types)
-        return [_cut(x, [like.shape for like in xs]) for x, xs in zip(flat, inside, strict=True)]
+        cut = lambda _, pair: _cut(pair[0], [like.shape for like in pair[1]])
+        return on_each(self.mesh, cut, [*zip(flat, inside, strict=True)])
 
     def _inside(self, name: str, arrays: Sequence[Block]) -> Sequence[Block]:
         """Reduce arrays over the coordinates of one block."""
