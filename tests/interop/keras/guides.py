@@ -75,7 +75,7 @@ COLUMNS = {
     ".*lstm.*/kernel": (None, "model"),
 }
 ROWS = {
-    ".*(dense|wide|narrow|attention_output).*/kernel": ("model", None),
+    ".*(dense|wide|narrow).*/kernel": ("model", None),
     ".*embedding.*/embeddings": (None, "model"),
 }
 LAYOUTS: dict[str, Callable[[], Any]] = {

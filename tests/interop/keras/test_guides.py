@@ -15,7 +15,7 @@ CASES = [
     ("tickets", "data 2, model 4"),
     ("gan", "data 8"),
     ("gan_by_fit", "data 4, model 2, rows"),
-    ("transformer", "data 3"),
+    ("transformer", "data 4, model 2, rows"),
     ("transformer", "data 2, model 4"),
 ]
 
