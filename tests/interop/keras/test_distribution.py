@@ -188,3 +188,13 @@ def test_the_scope_of_a_mirrored_strategy() -> None:
     assert {v.value.mesh for v in model.trainable_variables} == {strategy.mesh}
     assert D.distribution() is None
     assert model.predict(X, verbose=0).shape == (48, 4)
+
+
+def test_what_layers_take_from_numpy_lies_on_the_mesh_of_the_distribution() -> None:
+    device = mesh_of(8)
+    with D.DataParallel(device).scope(), gdt.count_collectives() as counts:
+        x = D.distribute_tensor(X[:, :4], D.TensorLayout(("batch", None), device))
+        for other in (2.0, np.float32(2), np.ones(4, "float32"), [1.0] * 4):
+            assert keras.ops.convert_to_tensor(other).mesh is x.mesh
+            assert (x * keras.ops.convert_to_tensor(other)).mesh is x.mesh
+    assert not counts.fetches, counts
