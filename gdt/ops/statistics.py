@@ -85,12 +85,15 @@ def _merge(
     """
     share, total = 1.0 / parts, None
     if elements is None:
-        (average,) = yield "sum", (mean * share,)
+        scale = 0.5 ** parts.bit_length()  # exact, and the sum cannot overflow
+        (average,) = yield "sum", (mean * scale,)
+        average = average / (parts * scale)
     else:
-        part = mean * (elements / max(count, 1))  # which cannot overflow
+        scale = 0.5 ** count.bit_length()
+        part = mean * (elements * scale)
         average, total = yield "sum", (part, elements.astype(part.dtype))
         total = total.real
-        average = average * (count / xp.maximum(total, 1))
+        average = average / (xp.maximum(total, 1) * scale)
         share = elements / xp.maximum(total, 1)
     offset = mean - average  # exact where the means are close to each other
     offset += rest

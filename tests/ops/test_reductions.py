@@ -330,3 +330,13 @@ def test_sums_of_many_rows_have_few_rounding_errors(
             assert (result.dtype, result.shape) == (x.dtype, expected.shape)
             bound = 12 * np.finfo(dtype).eps
             np.testing.assert_allclose(result, expected.astype(dtype), rtol=bound)
+
+
+@pytest.mark.parametrize("parts", [3, 5, 7, 8])
+def test_the_variance_of_equal_numbers_is_0_over_any_parts(parts: int) -> None:
+    mesh = gdt.create_mesh([("a", parts)], device_type="CPU", blocks=parts)
+    for rows in (parts, 7, 2 * parts + 1, 49):
+        for number in (1.0, 3.0, 2.0**100):
+            x = gdt.asarray(np.full(rows, number, "f"), layout=gdt.Layout(["a"], mesh))
+            mean, variance = gdt.moments(x, axes=0)
+            assert (float(mean), float(variance)) == (number, 0.0)
