@@ -97,11 +97,11 @@ def _merge(
         share = elements / xp.maximum(total, 1)
     offset = mean - average  # exact where the means are close to each other
     offset += rest
+    if elements is not None:
+        offset = xp.where(elements == 0, 0, offset)  # whose squares may overflow
     spread = _squared(offset)
     spread += variance
     spread *= share
-    if elements is not None:
-        spread = xp.where(elements == 0, 0, spread)  # squares may overflow, and inf * 0 is NaN
     (spread,) = yield "sum", (spread,)
     return (average, spread) if total is None else (average, spread, rest, total)
 
