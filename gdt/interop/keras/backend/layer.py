@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras.src import tree
+from keras.src.backend.common import KerasVariable
 
 from gdt.array.array import DistributedArray
 from gdt.interop.keras.backend.distribution_lib import Told, places
@@ -20,7 +21,17 @@ class NumpyLayer:
         """Tell `gdt.function(state=[layer])` the places of a layer's arrays: of its variables, and
         of those that it, or a layer in it, keeps as attributes or was called with."""
         layers = self._flatten_layers()  # type: ignore[attr-defined]
-        return [*places(self.variables), *[told for each in layers for told in _arrays(each)]]
+        kept = [variable for each in layers for variable in _kept_variables(each)]
+        variables = places([*self.variables, *kept])
+        return [*variables, *[told for each in layers for told in _arrays(each)]]
+
+
+def _kept_variables(layer: Any) -> Iterator[KerasVariable]:
+    """Yield the variables among the attributes of a layer. Keras does not count the states of a
+    stateful RNN among its variables."""
+    for value in vars(layer).values():
+        if isinstance(value, dict | list | tuple | KerasVariable):
+            yield from (leaf for leaf in tree.flatten(value) if isinstance(leaf, KerasVariable))
 
 
 def _arrays(layer: Any) -> Iterator[Told]:

@@ -22,6 +22,7 @@ from keras.src import backend, tree
 from keras.src import callbacks as callbacks_module
 from keras.src.backend import config
 from keras.src.backend.common import global_state
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.optimizers import Optimizer
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.trainers import trainer as base_trainer
@@ -506,7 +507,13 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _resolved(leaf: Any) -> Any:
-    return leaf.resolve() if type(leaf) is DistributedArray else leaf
+    """An output of a model without partial sums, with the mask that a layer has given it."""
+    if type(leaf) is not DistributedArray:
+        return leaf
+    whole, mask = leaf.resolve(), get_keras_mask(leaf)
+    if mask is not None and whole is not leaf:
+        set_keras_mask(whole, mask)
+    return whole
 
 
 def _rows(x: Any) -> int:

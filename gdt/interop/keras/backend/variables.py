@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,9 @@ from gdt.array.operands import SCALARS, as_operand
 from gdt.errors import DtypeError, error
 from gdt.interop.keras.backend import distribution_lib
 from gdt.sharding.dtypes import BFLOAT16
+
+ASSIGNED: ContextVar[dict[int, tuple[Any, Any]] | None] = ContextVar("ASSIGNED", default=None)
+"""Variables that were assigned in a step that may fail, by identity, with their values before."""
 
 
 class Variable(KerasVariable):  # type: ignore[misc]
@@ -34,6 +38,7 @@ class Variable(KerasVariable):  # type: ignore[misc]
     def _direct_assign(self, value: DistributedArray) -> None:
         if self._layout is not None:
             value = distribution_lib.distribute_variable(value, self._layout, self.path)
+        self._note()
         # Another object: a user may write to the elements of the one that was assigned.
         self._value = gdt.stop_gradient(value)
 
@@ -47,8 +52,15 @@ class Variable(KerasVariable):  # type: ignore[misc]
         total: DistributedArray = gdt.relayout(now, value.layout) + value
         if in_stateless_scope():
             return self.assign(total)  # type: ignore[no-any-return]
+        self._note()
         self._value = total
         return total
+
+    def _note(self) -> None:
+        """Note the value before it is replaced, where somebody may have to put it back."""
+        assigned = ASSIGNED.get()
+        if assigned is not None and "_value" in vars(self):
+            assigned.setdefault(id(self), (self, self._value))
 
     def _convert_to_tensor(self, value: Any, dtype: Any = None) -> DistributedArray:
         return convert_to_tensor(value, dtype=dtype)
