@@ -9,6 +9,9 @@ from typing import Any
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.loop import FusedLoop
 
+# Of all formulas: Python keeps there which warnings have been given.
+NAMESPACE = {"__name__": __name__}
+
 
 class FormulaLoop:
     """Formulas of an op, and a loop of them for each dtype: `loop[code]`.
@@ -46,9 +49,10 @@ class FormulaLoop:
     def evaluate(self, functions: Mapping[str, Callable[..., Any]], *operands: Any) -> list[Any]:
         """The results, computed by the operators of arrays and numbers. operands: blocks, and then
         numbers. functions: those that the formulas name."""
-        values = dict(zip([*self.operands, *self.scalars], operands, strict=True))
+        named = zip([*self.operands, *self.scalars], operands, strict=True)
+        values = {**functions, **dict(named)}
         for name, formula in self.formulas.items():
             if name not in self._codes:
                 self._codes[name] = compile(formula, f"<formula of {name}>", "eval")
-            values[name] = eval(self._codes[name], dict(functions), values)
+            values[name] = eval(self._codes[name], NAMESPACE, values)
         return [values[name] for name in self.results]

@@ -82,6 +82,8 @@ def of_rank_0(value: Any) -> Any:
 def counted_draw(array_type: ArrayType, key: Key) -> Counted:
     """Count a draw of an array that is made later: take the next stream of a generator, and let
     processes compare what they draw."""
+    if isinstance(key, DistributedArray):  # the user may write to it before the array is made
+        key = key.copy()
     counted = Counted(*operands_of(key, array_type.mesh))
     numbers = [n if isinstance(n, int) else of_rank_0(n.blocks[0]) for n in counted]
     note_draw(array_type, *numbers)

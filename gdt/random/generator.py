@@ -145,7 +145,9 @@ def key(seed: Any = None) -> DistributedArray:
     >>> gdt.random.normal(2, key=gdt.random.key(1)).round(3).tolist()
     [-0.279, -1.368]
     """
-    return as_key(seed)
+    own = as_key(seed)
+    # The user may write to it, and the key of a number is known for the next call.
+    return own.copy() if isinstance(seed, int | np.integer) else own
 
 
 def as_key(seed: Any) -> DistributedArray:

@@ -570,3 +570,11 @@ def test_random_networks_learn_the_same_in_every_layout(seed: int) -> None:
         np.testing.assert_allclose(losses, expected, rtol=2e-5)
         for name, w in parameters.items():
             np.testing.assert_allclose(w.numpy(), arrays[name].numpy(), rtol=2e-3, atol=2e-5)
+
+
+def test_who_writes_to_a_key_changes_no_array_that_was_drawn_with_it() -> None:
+    key = gdt.random.key(7)
+    dense = gdt.nn.Dense(4, 4, key=key)  # whose arrays are made below
+    key[...] = gdt.random.key(6)
+    np.testing.assert_array_equal(dense.weight.numpy(), gdt.nn.Dense(4, 4, key=7).weight.numpy())
+    assert gdt.random.key(7).numpy() != key.numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -728,3 +729,13 @@ def test_formulas_that_make_other_arrays_are_refused(result: Any, state: Any, pr
     with pytest.raises(ShapeError, match=f"Wrong.apply: {problem}"):
         Wrong().update(parameters, {"w": gdt.ones(3)})
     assert parameters["w"].tolist() == [0.0] * 3
+
+
+def test_a_warning_of_a_rule_is_given_once() -> None:
+    parameters = {"w": gdt.asarray(np.ones(4, np.float16))}
+    optimizer = gdt.optim.Adam(0.01, epsilon=1e-8)  # 0 in float16
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            optimizer.update(parameters, {"w": gdt.zeros(4, np.float16)})
+    assert [str(w.message) for w in caught] == ["invalid value encountered in divide"]
