@@ -7,7 +7,7 @@ in one kernel launch on a GPU, in loops on the host (`update_loops`).
 
 from typing import TYPE_CHECKING
 
-from gdt.errors.foreign_names import missing_names
+from gdt.errors.foreign_names import missing_names as _missing_names
 from gdt.optim.adam import Adam, AdamW
 from gdt.optim.averaging import MovingAverage
 from gdt.optim.clipping import clip_by_global_norm, global_norm
@@ -45,4 +45,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
-    __getattr__ = missing_names(__name__)
+    __getattr__ = _missing_names(__name__)

@@ -25,6 +25,7 @@ import numpy as np
 from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
+from gdt.backend import backend_of
 from gdt.backend.cupy import on_gpu
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
@@ -85,8 +86,10 @@ def counted_draw(array_type: ArrayType, key: Key) -> Counted:
     if isinstance(key, DistributedArray):  # the user may write to it before the array is made
         key = key.copy()
     counted = Counted(*operands_of(key, array_type.mesh))
-    numbers = [n if isinstance(n, int) else of_rank_0(n.blocks[0]) for n in counted]
-    note_draw(array_type, *numbers)
+    mesh = array_type.mesh
+    with backend_of(mesh).on(mesh, 0):
+        numbers = [n if isinstance(n, int) else of_rank_0(n.blocks[0]) for n in counted]
+        note_draw(array_type, *numbers)
     return counted
 
 

@@ -7,7 +7,7 @@ state is saved as one file, so that a training that ended goes on bitwise as if 
 
 from typing import TYPE_CHECKING
 
-from gdt.errors.foreign_names import missing_names
+from gdt.errors.foreign_names import missing_names as _missing_names
 from gdt.training import keras as keras
 from gdt.training.batches import evaluating
 from gdt.training.callback import Callback, LambdaCallback
@@ -43,4 +43,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
-    __getattr__ = missing_names(__name__)
+    __getattr__ = _missing_names(__name__)
