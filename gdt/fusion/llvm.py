@@ -26,7 +26,7 @@ from functools import cache
 from typing import Any
 
 from gdt.fusion.formula import ElementGraph, Node
-from gdt.fusion.row_text import GraphCall, Rows
+from gdt.fusion.row_text import GraphCall, RowFunction
 from gdt.machine_code import read_code, user_folder, write_code
 
 VARIABLE = "GDT_COMPILED_LOOPS"
@@ -72,7 +72,7 @@ def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Se
     """
     places = places or range(len(inputs), len(inputs) + len(outputs))
     rows, count = (
-        Rows(graph, inputs, outputs, places, checked, calls),
+        RowFunction(graph, inputs, outputs, places, checked, calls),
         max(len(inputs), *[n + 1 for n in places]),
     )
     objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in ("object", "row"))
@@ -139,7 +139,7 @@ def kept_nbytes(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs
                 checked: Sequence[Node], calls: Sequence[GraphCall]) -> int:  # fmt: skip
     """The bytes of the stack that a loop with reductions takes for what it keeps of a row."""
     places = range(len(inputs), len(inputs) + len(outputs))
-    return Rows(graph, inputs, outputs, places, checked, calls).kept_nbytes
+    return RowFunction(graph, inputs, outputs, places, checked, calls).kept_nbytes
 
 
 # ---------------------------------------------------------------- machine code

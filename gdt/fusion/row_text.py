@@ -48,7 +48,7 @@ class GraphCall(NamedTuple):
     is_exact: bool
 
 
-class Rows:
+class RowFunction:
     """The text of the function of one row: `int row(blocks ..., parameters, int64_t length)`.
 
     Values that depend on no reduction are computed first, in one loop over the row, then the
