@@ -312,6 +312,8 @@ after{number}:
         """A value that is 1 if a call makes infinities or NaN, else 0."""
         odd = "false"
         for call in calls:
+            if self.graph.dtypes[call.result][0] != "f":
+                continue
             finite = numbers = "true"
             for node in call.operands:
                 name, x = NAMES[self.graph.dtypes[node]], self._named(node, names)
