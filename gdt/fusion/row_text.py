@@ -65,7 +65,8 @@ class RowFunction:
         checked: Sequence[Node],
         calls: Sequence[GraphCall],
     ) -> None:
-        self.graph, self.inputs, self.outputs, self.checked = graph, inputs, outputs, checked
+        self.graph, self.inputs, self.outputs = graph, inputs, outputs
+        self.checked = [n for n in checked if graph.dtypes[n][0] == "f"]  # no bool is infinite
         self.places, self.calls = places, calls
         self.before: list[str] = []  # what is computed once, before the loop that is written now
         self.lines: list[str] = []
