@@ -227,10 +227,11 @@ def _chunk(rows: int) -> int:
 
 
 def _is_reduced(graph: ElementGraph, node: Node) -> bool:
-    """Whether a value is the reduction of a row, or that in another dtype."""
+    """Whether a value is the reduction of a row, or that in another dtype, and a floating-point
+    number, which may be infinite or NaN."""
     operation = graph.operations[node]
     of = graph.operations[graph.operands[node][0]] if operation == "cast" else operation
-    return of in REDUCTIONS
+    return of in REDUCTIONS and graph.dtypes[node][0] == "f"
 
 
 def add_sums(graph: ElementGraph, operand: Node, reduced: str) -> Node:

@@ -65,8 +65,7 @@ class RowFunction:
         checked: Sequence[Node],
         calls: Sequence[GraphCall],
     ) -> None:
-        self.graph, self.inputs, self.outputs = graph, inputs, outputs
-        self.checked = [n for n in checked if graph.dtypes[n][0] == "f"]  # no bool is infinite
+        self.graph, self.inputs, self.outputs, self.checked = graph, inputs, outputs, checked
         self.places, self.calls = places, calls
         self.before: list[str] = []  # what is computed once, before the loop that is written now
         self.lines: list[str] = []
@@ -313,8 +312,6 @@ after{number}:
         """A value that is 1 if a call makes infinities or NaN, else 0."""
         odd = "false"
         for call in calls:
-            if self.graph.dtypes[call.result][0] != "f":
-                continue
             finite = numbers = "true"
             for node in call.operands:
                 name, x = NAMES[self.graph.dtypes[node]], self._named(node, names)

@@ -330,3 +330,19 @@ def test_variances_of_rows_are_loops(shape: Any, axes: Any, dtype: str) -> None:
     with pytest.warns(RuntimeWarning, match="invalid value"):
         variance = gdt.moments(gdt.asarray(x), axes=axes)[1].numpy()
     assert np.isnan(variance).sum() == 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x, top: gdt.where(gdt.astype(top, bool), x * 2.0, x + 1.0),
+        lambda x, top: gdt.logical_xor(top, x > 0.3),
+    ],
+    ids=["astype", "logical_xor"],
+)
+def test_a_bool_made_of_a_reduction_is_not_asked_whether_it_is_infinite(step: Any) -> None:
+    x = numbers((400, 64))
+    x[0] = 0.0
+    for _ in range(2):
+        assert_same(lambda x: step(x, gdt.max(x * 2.0, axis=-1, keepdims=True)), gdt.asarray(x))
+        x[1, 3], x[2, 5] = np.inf, np.nan
