@@ -11,6 +11,7 @@ sends the shares of the devices of a host, each once, and one collective may sen
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -73,3 +74,27 @@ def all_reduce(
     shares = all_reduce(mesh, parts, tuple(others), reduction, types)
     bundles = transport.all_gather([[block] for block in shares], (axis,), types)
     return on_each(mesh, lambda xp, b: b[0].reshape(-1)[:size].reshape(shape), bundles)
+
+
+def all_reduce_together(
+    mesh: Mesh, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str, types: Types
+) -> list[list[Block]]:
+    """Combine several arrays of one dtype by one all-reduce of the elements of all of them.
+
+    bundles: for each block of the mesh, those of the arrays, of the same shapes everywhere. types:
+    see `all_reduce`.
+    """
+    shapes = [block.shape for block in bundles[0]]
+    join = lambda xp, blocks: xp.concatenate([b.reshape(-1) for b in blocks])
+    flat = all_reduce(mesh, on_each(mesh, join, bundles), axes, reduction, types)
+
+    def cut(xp: Any, block: Block) -> list[Block]:
+        return [block[start:stop].reshape(s) for s, (start, stop) in intervals(shapes)]
+
+    return on_each(mesh, cut, flat)
+
+
+def intervals(shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
+    """Every shape, and where its elements lie when all are put end to end."""
+    stops = list(itertools.accumulate(math.prod(s) for s in shapes))
+    return list(zip(shapes, itertools.pairwise([0, *stops]), strict=True))

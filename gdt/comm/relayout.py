@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from gdt.backend import backend_of
 from gdt.caches import memoized
 from gdt.comm import local
-from gdt.comm.all_reduce import all_reduce, collectives, on_each
+from gdt.comm.all_reduce import all_reduce, all_reduce_together, collectives, intervals, on_each
 from gdt.comm.notes import note_reduction
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
@@ -294,16 +293,10 @@ def _run_bundle(transitions: list[Transition], operands: list[Blocks]) -> Sequen
 
 def _all_reduce_together(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
     """One all-reduce of the elements of all arrays."""
-    mesh, shapes = transitions[0].have.mesh, [blocks[0].shape for blocks in operands]
-    types = tuple([s.have for s in transitions])
-    join = lambda xp, arrays: xp.concatenate([b.reshape(-1) for b in arrays])
-    flat = on_each(mesh, join, list(zip(*operands, strict=True)))
-    results = all_reduce(mesh, flat, transitions[0].axes, transitions[0].reduction, types)
-
-    def part(xp: Any, m: Block) -> list[Block]:
-        return [m[start:stop].reshape(s) for s, (start, stop) in _intervals(shapes)]
-
-    return [list(blocks) for blocks in zip(*on_each(mesh, part, results), strict=True)]
+    first, types = transitions[0], tuple([s.have for s in transitions])
+    bundles = list(zip(*operands, strict=True))
+    results = all_reduce_together(first.have.mesh, bundles, first.axes, first.reduction, types)
+    return [list(blocks) for blocks in zip(*results, strict=True)]
 
 
 def _reduce_scatter_together(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
@@ -327,14 +320,8 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
 
     def part(xp: Any, m: Block) -> list[Block]:
         m = m.reshape(m.shape[axis:])
-        pieces = [m[:, start:stop] for _, (start, stop) in _intervals(shapes)]
+        pieces = [m[:, start:stop] for _, (start, stop) in intervals(shapes)]
         whole = [p.reshape(p.shape[0], *s) for p, s in zip(pieces, shapes, strict=True)]
         return [xp.moveaxis(w, 0, axis) for w in whole]
 
     return [list(blocks) for blocks in zip(*on_each(mesh, part, shares), strict=True)]
-
-
-def _intervals(shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
-    """Every shape, and where its elements lie when all are put end to end."""
-    stops = list(itertools.accumulate(math.prod(s) for s in shapes))
-    return list(zip(shapes, itertools.pairwise([0, *stops]), strict=True))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from gdt.comm.all_reduce import all_reduce, collectives, on_each
+from gdt.comm.all_reduce import all_reduce, all_reduce_together, collectives, on_each
 from gdt.engine.blocks import PlanBlocks
 from gdt.engine.plan import Block
 from gdt.engine.source import as_tuple
@@ -114,10 +114,7 @@ class Merge:
         if len(inside[0]) == 1:
             alone = [x for (x,) in inside]
             return [(x,) for x in all_reduce(self.mesh, alone, self.axes, name, types)]
-        join = lambda xp, xs: xp.concatenate([x.reshape(-1) for x in xs])
-        flat = all_reduce(self.mesh, on_each(self.mesh, join, inside), self.axes, name, types)
-        cut = lambda _, pair: _cut(pair[0], [like.shape for like in pair[1]])
-        return on_each(self.mesh, cut, [*zip(flat, inside, strict=True)])
+        return [*all_reduce_together(self.mesh, inside, self.axes, name, types)]
 
     def _inside(self, name: str, arrays: Sequence[Block]) -> Sequence[Block]:
         """Reduce arrays over the coordinates of one block."""
@@ -137,13 +134,3 @@ class Merge:
                 reduction = name if "reduce" in kind else None
                 for observer in observers:
                     observer.on_collective(Collective(kind, names, nbytes, arrays, reduction))
-
-
-def _cut(flat: Block, shapes: Sequence[tuple[int, ...]]) -> list[Block]:
-    """Cut a vector into arrays of these shapes."""
-    arrays, start = [], 0
-    for shape in shapes:
-        stop = start + math.prod(shape)
-        arrays.append(flat[start:stop].reshape(shape))
-        start = stop
-    return arrays
