@@ -8,11 +8,12 @@ again, and the array has blocks as before. Readers see no difference.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gdt.array.array import DistributedArray
-from gdt.observe import OBSERVERS
+from gdt.array.deferred import DeferredBlocks
+from gdt.observe import OBSERVERS, observing_only
 
 Block = Any
 
@@ -46,11 +47,8 @@ class Recomputation:
         them."""
         # Tapes and checkpoints know the results by identity, not by a second call that makes them.
         observers = [o for o in OBSERVERS.get() if o.wants_parts and o.wants_moves]
-        token = OBSERVERS.set(tuple(observers))
-        try:
+        with observing_only(*observers):
             out = self.op(*self.args, **self.static)
-        finally:
-            OBSERVERS.reset(token)
         arrays = out if isinstance(out, tuple) else (out,)
         for reference, source in zip(self.results, arrays, strict=True):
             array = reference()
@@ -59,34 +57,19 @@ class Recomputation:
         return [source.blocks for source in arrays]
 
 
-class ReleasedBlocks(tuple[Block, ...]):
+class ReleasedBlocks(DeferredBlocks):
     """A stand-in for the blocks of an array, which are computed again when they are read."""
 
     recomputation: Recomputation
     number: int
-    _blocks: Sequence[Block] | None
 
     def __new__(cls, recomputation: Recomputation, number: int) -> ReleasedBlocks:
         released = super().__new__(cls)
-        released.recomputation, released.number, released._blocks = recomputation, number, None
+        released.recomputation, released.number = recomputation, number
         return released
 
-    def _read(self) -> Sequence[Block]:
-        if self._blocks is None:  # kept for a reader that reads block by block
-            array = self.recomputation.results[self.number]()
-            is_restored = array is not None and type(array.blocks) is not ReleasedBlocks
-            self._blocks = (
-                array.blocks  # type: ignore[union-attr]
-                if is_restored
-                else self.recomputation.restore()[self.number]
-            )
-        return self._blocks
-
-    def __len__(self) -> int:
-        return len(self._read())
-
-    def __iter__(self) -> Iterator[Block]:
-        return iter(self._read())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._read()[index]
+    def _compute(self) -> Sequence[Block]:
+        array = self.recomputation.results[self.number]()
+        if array is not None and type(array.blocks) is not ReleasedBlocks:
+            return array.blocks
+        return self.recomputation.restore()[self.number]

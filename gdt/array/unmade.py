@@ -9,10 +9,11 @@ makes its own shards of the new layout, and nothing is sent.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gdt.array.array import DistributedArray
+from gdt.array.deferred import DeferredBlocks
 from gdt.comm.notes import unnoted
 from gdt.observe import OBSERVERS, observing_only
 from gdt.sharding.array_type import ArrayType
@@ -44,36 +45,24 @@ def moved_unmade(x: DistributedArray, layout: Layout) -> DistributedArray | None
     return made_when_read(x.type.with_layout(layout), blocks.make)
 
 
-class UnmadeBlocks(tuple[Block, ...]):
+class UnmadeBlocks(DeferredBlocks):
     """A stand-in for the blocks of an array, which are made when they are read."""
 
     make: Make
     layout: Layout
     array: weakref.ref[DistributedArray]
-    _blocks: Sequence[Block] | None
 
     def __new__(cls, array: DistributedArray, make: Make) -> UnmadeBlocks:
         unmade = super().__new__(cls)
         unmade.array, unmade.layout, unmade.make = weakref.ref(array), array.layout, make
-        unmade._blocks = None
         return unmade
 
-    def _read(self) -> Sequence[Block]:
-        if self._blocks is None:  # kept for a reader that reads block by block
-            # Tapes and steps know the array by identity, not by the ops that make it.
-            observers = [o for o in OBSERVERS.get() if o.wants_making]
-            with observing_only(*observers), unnoted():
-                self._blocks = self.make(self.layout).blocks
-            array = self.array()
-            if array is not None and array.blocks is self:
-                array.blocks = self._blocks
-        return self._blocks
-
-    def __len__(self) -> int:
-        return len(self._read())
-
-    def __iter__(self) -> Iterator[Block]:
-        return iter(self._read())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._read()[index]
+    def _compute(self) -> Sequence[Block]:
+        # Tapes and steps know the array by identity, not by the ops that make it.
+        observers = [o for o in OBSERVERS.get() if o.wants_making]
+        with observing_only(*observers), unnoted():
+            blocks = self.make(self.layout).blocks
+        array = self.array()
+        if array is not None and array.blocks is self:
+            array.blocks = blocks
+        return blocks

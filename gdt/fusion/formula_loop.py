@@ -24,12 +24,8 @@ class FormulaLoop:
     def __init__(
         self, operands: str, formulas: Mapping[str, str], results: str, scalars: str = ""
     ) -> None:
-        self.operands, self.scalars, self.results = (
-            operands.split(),
-            scalars.split(),
-            results.split(),
-        )
-        self.formulas = formulas
+        self.operands, self.scalars = operands.split(), scalars.split()
+        self.formulas, self.results = formulas, results.split()
         self._codes: dict[str, CodeType] = {}
         self._loops: dict[str, FusedLoop] = {}
 

@@ -71,10 +71,8 @@ def text_of(graph: ElementGraph, inputs: Sequence[tuple[str, bool]], outputs: Se
         axis. places: the blocks into which the outputs go; by default new ones, after the inputs.
     """
     places = places or range(len(inputs), len(inputs) + len(outputs))
-    rows, count = (
-        RowFunction(graph, inputs, outputs, places, checked, calls),
-        max(len(inputs), *[n + 1 for n in places]),
-    )
+    rows = RowFunction(graph, inputs, outputs, places, checked, calls)
+    count = max(len(inputs), *[n + 1 for n in places])
     objects, pointers = (", ".join(f"ptr %{c}{n}" for n in range(count)) for c in ("object", "row"))
     # Of each block, the address of its first element and its steps along the outer axes.
     loads = [
