@@ -594,17 +594,8 @@ def full(shape: Any, fill_value: Any, dtype: Any = None) -> DistributedArray:
     return gdt.broadcast_to(value, shape)
 
 
-def zeros_like(x: Any, dtype: Any = None) -> DistributedArray:
-    """Return zeros of the shape and layout of `x`."""
-    return gdt.zeros_like(convert_to_tensor(x), dtype=dtype)
-
-
-def ones_like(x: Any, dtype: Any = None) -> DistributedArray:
-    """Return ones of the shape and layout of `x`."""
-    return gdt.ones_like(convert_to_tensor(x), dtype=dtype)
-
-
-empty_like = zeros_like
+empty_like = zeros_like = of_one(gdt.zeros_like)
+ones_like = of_one(gdt.ones_like)
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None) -> DistributedArray:

@@ -241,6 +241,27 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
             iterator.reset()
         getattr(self, f"make_{mode}_function")()
 
+    def _batches(
+        self,
+        data: tuple[Any, Any, Any],
+        batch_size: int | None,
+        steps: int | None,
+        shuffle: bool = False,
+        class_weight: Any = None,
+    ) -> BatchIterator:
+        """The batches of `(x, y, sample_weight)`."""
+        x, y, sample_weight = data
+        return BatchIterator(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            steps_per_execution=self.steps_per_execution,
+        )
+
     def _callbacks(
         self, callbacks: Any, iterator: BatchIterator, verbose: Any, epochs: int, **kwargs: Any
     ) -> Any:
@@ -303,16 +324,8 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
                 (x, y, sample_weight), validation_split=validation_split
             )
         with self._distributed():
-            iterator = BatchIterator(
-                x=x,
-                y=y,
-                sample_weight=sample_weight,
-                batch_size=batch_size,
-                steps_per_epoch=steps_per_epoch,
-                shuffle=shuffle,
-                class_weight=class_weight,
-                steps_per_execution=self.steps_per_execution,
-            )
+            data = x, y, sample_weight
+            iterator = self._batches(data, batch_size, steps_per_epoch, shuffle, class_weight)
             self._ready("train", iterator)
             callbacks = self._callbacks(callbacks, iterator, verbose, epochs, add_history=True)
             validate = None
@@ -364,15 +377,7 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
         """Return the logs of the validation data, whose iterator is kept for the next epoch."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         if self._eval_epoch_iterator is None:
-            self._eval_epoch_iterator = BatchIterator(
-                x=x,
-                y=y,
-                sample_weight=sample_weight,
-                batch_size=batch_size,
-                steps_per_execution=self.steps_per_execution,
-                steps_per_epoch=steps,
-                shuffle=False,
-            )
+            self._eval_epoch_iterator = self._batches((x, y, sample_weight), batch_size, steps)
         logs: Logs = self.evaluate(
             x=x,
             y=y,
@@ -405,15 +410,7 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
             raise ValueError(f"Arguments not recognized: {kwargs}")
         with self._distributed():
             iterator = self._eval_epoch_iterator if is_validation else None
-            iterator = iterator or BatchIterator(
-                x=x,
-                y=y,
-                sample_weight=sample_weight,
-                batch_size=batch_size,
-                steps_per_epoch=steps,
-                shuffle=False,
-                steps_per_execution=self.steps_per_execution,
-            )
+            iterator = iterator or self._batches((x, y, sample_weight), batch_size, steps)
             self._ready("test", iterator)
             callbacks = self._callbacks(callbacks, iterator, verbose, 1)
             self.stop_evaluating = False
@@ -435,13 +432,7 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
     ) -> Any:
         """Return the outputs of data as NumPy arrays. Arguments: `keras.Model.predict`."""
         with self._distributed():
-            iterator = BatchIterator(
-                x=x,
-                batch_size=batch_size,
-                steps_per_epoch=steps,
-                shuffle=False,
-                steps_per_execution=self.steps_per_execution,
-            )
+            iterator = self._batches((x, None, None), batch_size, steps)
             self._ready("predict", iterator)
             callbacks = self._callbacks(callbacks, iterator, verbose, 1)
             self.stop_predicting = False
