@@ -31,6 +31,14 @@ def parts_of(length: int, count: int) -> list[slice]:
     return list(itertools.starmap(slice, itertools.pairwise(edges)))
 
 
+def in_turns(run: Callable[[slice], Any], count: int) -> list[Any]:
+    """Return the results of `run` in `count` threads, of which each gets a slice: every thread's
+    own of a list that all of them take turns in."""
+    if count == 1:
+        return [run(slice(None))]
+    return together([partial(run, slice(i, None, count)) for i in range(count)])
+
+
 def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Return the results of the calls, which run at the same time, one of them in this thread.
 

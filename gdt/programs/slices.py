@@ -98,8 +98,8 @@ def _sliced(
         for k in range(0, lengths[2], SLICE)
     ]
 
-    def compute(places: Sequence[tuple[slice, ...]]) -> None:
-        for place in places:
+    def compute(some: slice) -> None:
+        for place in places[some]:
             own = [
                 x[
                     tuple(
@@ -110,6 +110,5 @@ def _sliced(
             ]
             run(own, [o[place] for o in whole])
 
-    count = threads.count_for(math.prod(shape))
-    threads.together([partial(compute, places[i::count]) for i in range(count)])
+    threads.in_turns(compute, threads.count_for(math.prod(shape)))
     return False

@@ -113,6 +113,40 @@ def test_the_first_call_holds_its_result_once(
     assert y.nbytes <= peak < 1.4 * y.nbytes
 
 
+@pytest.mark.parametrize("blocks", [1, 8])
+@pytest.mark.parametrize(
+    ("images", "results", "groups"),
+    [((33, 27, 27, 3), 32, 1), ((32, 14, 14, 64), 64, 1), ((9, 41, 40, 16), 16, 16)],
+)
+def test_convolutions_and_pools_have_the_bits_of_one_thread(
+    images: tuple[int, ...], results: int, groups: int, blocks: int, counted: list[int]
+) -> None:
+    """Windows by lines and whole ones, channels by themselves, and numbers of images that no number
+    of threads divides."""
+    rng = np.random.default_rng(0)
+    mesh = gdt.create_mesh([("batch", blocks)])
+    x = gdt.asarray(
+        rng.standard_normal(images, np.float32),
+        layout=gdt.Layout(["batch", None, None, None], mesh),
+    )
+    taps = (3, 3, images[-1] // groups, results)
+    whole = gdt.Layout.replicated(mesh, 4)
+    kernel = gdt.asarray(rng.standard_normal(taps, np.float32), layout=whole)
+
+    def loss(x: Any, kernel: Any) -> Any:
+        y = gdt.convolution(x, kernel, padding="same", groups=groups)
+        return (gdt.max_pool(y, 2) ** 2).sum()
+
+    found = []
+    for count in (1, 2, 3, 7):
+        counted.clear()
+        with gdt.host_threads(count):
+            value, gradients = gdt.value_and_grad(loss, (0, 1))(x, kernel)
+            found.append([a.numpy().tobytes() for a in (value, *gradients)])
+        assert len(counted) >= 2 if count > 1 else counted == []
+    assert all(bits == found[0] for bits in found)
+
+
 def test_operands_broadcast_to_parts(counted: list[int]) -> None:
     rows, columns = gdt.arange(1024.0), gdt.arange(1030.0)
     with gdt.host_threads(2):

@@ -9,7 +9,6 @@ Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random num
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -192,18 +191,14 @@ def _fill_runs(
                 )  # the tile's first word, as an index in the row
                 tiles.append((some_rows, first + np.uint64(column), width, first_word))
 
-    def fill(some_tiles: list[Tile]) -> None:
-        for rows, first, width, first_word in some_tiles:
+    def fill(some: slice) -> None:
+        for rows, first, width, first_word in tiles[some]:
             bits = _consecutive_bits(xp, first, width, key, stream, word)
             begin, end = max(first_word, 0), min(first_word + bits.shape[1], length)
             part = bits[:, begin - first_word : end - first_word]
             out[_as_index(xp, rows), begin:end] = finish(part)
 
-    count = threads.count_for(out.size) if xp is np else 1
-    if count > 1:
-        threads.together([partial(fill, tiles[i::count]) for i in range(count)])
-    else:
-        fill(tiles)
+    threads.in_turns(fill, threads.count_for(out.size) if xp is np else 1)
 
 
 def _as_index(xp: Namespace, rows: npt.NDArray[np.intp]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.backend import empty
+from gdt.backend import empty, threads
 from gdt.engine.blas import multiply
 from gdt.nn.functions.convolution.windows import (
     HOST_COLUMNS,
@@ -35,6 +35,13 @@ Block = Any
 # times as long: 196 x 144 x 16, 49 x 288 x 32. Products of fewer rows do not pay.
 SMALL_PRODUCT, FEWEST_ROWS = 100**3, 32
 
+# Multiplications of a product on the host that take as long as an addition of two elements.
+PRODUCTS = 8
+
+# Sums over parts of images, if they are computed at the same time: the numbers of threads that a
+# host has do not change what is added to what.
+SUMS = 8
+
 # Elements that are copied at once, below which columns are copied tap by tap. Measured on the host
 # for images of 28 x 28 and 3 x 3 taps: 0.2 of the time for 1 channel, 0.6 for 2, 1.0 for 3. Above
 # it windows along the last axis alone take 0.7 to 0.9 of the time of whole windows.
@@ -55,23 +62,25 @@ class Products(NamedTuple):
 
 
 def columns_of(
-    xp: Any, x: Block, numbers: Sequence[int], how: WindowSteps
+    xp: Any, x: Block, numbers: Sequence[int], how: WindowSteps, some: slice
 ) -> Iterator[tuple[tuple[slice, ...], Block]]:
-    """Yield parts of images, as indices, with their windows as rows of a matrix: (groups, rows,
-    taps * channels of a group), in memory that those of the next part overwrite."""
+    """Yield some of the parts of images, as indices, with their windows as rows of a matrix:
+    (groups, rows, taps * channels of a group), in memory that those of the next part overwrite."""
     rank, dtype = len(numbers), widened(x.dtype)
     size = math.prod(numbers) * math.prod(how.taps) * x.shape[-1]
     is_pixel = {*how.taps, *how.strides, how.groups} == {1} and not any(map(any, how.padding))
     shape = None
-    for part in parts_of(xp, x.shape[: -rank - 1], size * dtype.itemsize):
+    parts = parts_of(xp, x.shape[: -rank - 1], size * dtype.itemsize)
+    for part in parts[some]:
         images = x[part]
         if is_pixel:
             yield part, grouped_rows(widened_half(images), 1)
             continue
         lead = math.prod(images.shape[: -rank - 1])
-        if shape is None:  # the first part is the largest
-            memory = empty(xp, (lead * size,), dtype)
-            sizes, _, _ = padded_places(images.shape, how.padding)
+        if shape is None:
+            largest = x[parts[0]].shape
+            memory = empty(xp, (math.prod(largest[: -rank - 1]) * size,), dtype)
+            sizes, _, _ = padded_places(largest, how.padding)
             zeros = xp.zeros(math.prod(sizes), dtype)
         if images.shape != shape:
             shape = images.shape
@@ -165,10 +174,11 @@ def _lines(xp: Any, x: Block, numbers: Sequence[int], how: WindowSteps) -> Windo
 
 
 def products_of(
-    xp: Any, x: Block, numbers: Sequence[int], results: int, how: WindowSteps
+    xp: Any, x: Block, numbers: Sequence[int], results: int, how: WindowSteps, some: slice
 ) -> Iterator[tuple[tuple[slice, ...], Products]]:
-    """Yield parts of images, as indices, with the matrices whose products with a kernel of so many
-    results in a group are their convolution, in memory that those of the next part overwrite.
+    """Yield some of the parts of images, as indices, with the matrices whose products with a kernel
+    of so many results in a group are their convolution, in memory that those of the next part
+    overwrite.
 
     Windows along the last axis alone are copied once for all taps of the other axes: every tap has
     a product with the lines that are so many rows further on.
@@ -176,7 +186,7 @@ def products_of(
     lines, outer = _lines(xp, x, numbers, how), _without_last(how)
     sizes = numbers if lines is None else (*lengths(numbers[:-1], outer), numbers[-1])
     before = None
-    for part, columns in columns_of(xp, x, sizes, lines or how):
+    for part, columns in columns_of(xp, x, sizes, lines or how, some):
         if columns is not before:
             before, matrices = columns, [columns]
             if lines is not None:
@@ -188,6 +198,20 @@ def products_of(
                 for some, step in split_rows(xp, rows[-1], depth, results)
             ]
         yield part, Products(tuple(rows), parts)
+
+
+def work_of(xp: Any, x: Block, numbers: Sequence[int], results: int, how: WindowSteps) -> float:
+    """Return the work of a convolution that threads can share, in additions of two elements: none
+    where products are large, so that BLAS has threads for each of them, and no more than gives
+    every thread a part of the images."""
+    windows = math.prod(x.shape[: -len(numbers) - 1]) * math.prod(numbers)
+    depth = x.shape[-1] // how.groups
+    taps = (_lines(xp, x, numbers, how) or how).taps
+    if xp is not np or SMALL_PRODUCT // max(math.prod(taps) * depth * results, 1) < FEWEST_ROWS:
+        return 0
+    elements: int = windows * math.prod(how.taps) * x.shape[-1]
+    parts: int = math.ceil(elements * x.itemsize / HOST_COLUMNS)
+    return min(elements * (1 + results / PRODUCTS), parts * threads.SMALLEST)
 
 
 def _without_last(how: WindowSteps) -> WindowSteps:
@@ -232,14 +256,18 @@ def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: WindowSteps) -> 
         return _convolve_channels(xp, x, kernel, out, how)
     matrix = grouped_kernel(xp, kernel, how.groups)
     dtype, results = xp.result_type(widened(x.dtype), matrix.dtype), matrix.shape[-1]
-    for part, products in products_of(xp, x, numbers, results, how):
-        y, shape = out[part], (*products.shape, results)
-        is_memory = how.groups == 1 and y.flags.c_contiguous and y.dtype == dtype
-        total = y.reshape(shape) if is_memory else empty(xp, shape, dtype)
-        for rows, step, columns in products.parts:
-            _multiply(xp, columns, matrix, _cut(total, rows, step))
-        if not is_memory:
-            y[...] = xp.moveaxis(total, 0, -2).reshape(y.shape)
+
+    def run(some: slice) -> None:
+        for part, products in products_of(xp, x, numbers, results, how, some):
+            y, shape = out[part], (*products.shape, results)
+            is_memory = how.groups == 1 and y.flags.c_contiguous and y.dtype == dtype
+            total = y.reshape(shape) if is_memory else empty(xp, shape, dtype)
+            for rows, step, columns in products.parts:
+                _multiply(xp, columns, matrix, _cut(total, rows, step))
+            if not is_memory:
+                y[...] = xp.moveaxis(total, 0, -2).reshape(y.shape)
+
+    threads.in_turns(run, threads.count_for(work_of(xp, x, numbers, results, how)))
 
 
 def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: WindowSteps) -> None:
@@ -247,18 +275,23 @@ def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: Window
     rank, dtype = len(how.taps), widened(out.dtype)
     numbers, multiple = out.shape[-rank - 1 : -1], out.shape[-1] // how.groups
     nbytes, kernel = 2 * math.prod(out.shape[-rank - 1 :]) * dtype.itemsize, widened_half(kernel)
-    for part in parts_of(xp, out.shape[: -rank - 1], nbytes):
-        y = out[part]
-        total = y if y.dtype == dtype else empty(xp, y.shape, dtype)
-        total[...] = 0
-        for tap, values in of_taps(padded(xp, x[part], how.padding), numbers, how):
-            if multiple == 1:
-                total += values * kernel[tap][0]
-            else:
-                products = values[..., None] * kernel[tap].reshape(how.groups, multiple)
-                total += products.reshape(y.shape)
-        if total is not y:
-            y[...] = total
+    parts = parts_of(xp, out.shape[: -rank - 1], nbytes)
+
+    def run(some: slice) -> None:
+        for part in parts[some]:
+            y = out[part]
+            total = y if y.dtype == dtype else empty(xp, y.shape, dtype)
+            total[...] = 0
+            for tap, values in of_taps(padded(xp, x[part], how.padding), numbers, how):
+                if multiple == 1:
+                    total += values * kernel[tap][0]
+                else:
+                    products = values[..., None] * kernel[tap].reshape(how.groups, multiple)
+                    total += products.reshape(y.shape)
+            if total is not y:
+                y[...] = total
+
+    threads.in_turns(run, threads.count_for(2 * out.size * math.prod(how.taps)) if xp is np else 1)
 
 
 def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: WindowSteps) -> None:
@@ -315,14 +348,30 @@ def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Wind
     rank = len(how.taps)
     depth, results = math.prod(shape[:-1]), shape[-1] // how.groups
     wide = np.result_type(widened(x.dtype), widened(g.dtype))
-    total = xp.zeros((how.groups, depth, results), wide)
-    for part, products in products_of(xp, x, g.shape[-rank - 1 : -1], results, how):
-        cotangents = widened_half(g[part]).reshape(*products.shape[1:], how.groups, results)
-        cotangents = xp.moveaxis(cotangents, -2, 0)  # (groups, ..., rows, results)
-        for rows, step, columns in products.parts:
-            right = _cut(cotangents, rows, step)
-            sums = total.reshape(how.groups, len(columns), columns[0].shape[-1], results)
-            for i, left in enumerate(columns):
-                product = multiply(xp, left.swapaxes(-1, -2), right)
-                sums[:, i] += product.sum(axis=tuple(range(1, product.ndim - 2)))
+    work = work_of(xp, x, g.shape[-rank - 1 : -1], results, how)
+
+    def of_some(some: slice) -> Block:
+        total = xp.zeros((how.groups, depth, results), wide)
+        for part, products in products_of(xp, x, g.shape[-rank - 1 : -1], results, how, some):
+            cotangents = widened_half(g[part]).reshape(*products.shape[1:], how.groups, results)
+            cotangents = xp.moveaxis(cotangents, -2, 0)  # (groups, ..., rows, results)
+            for rows, step, columns in products.parts:
+                right = _cut(cotangents, rows, step)
+                sums = total.reshape(how.groups, len(columns), columns[0].shape[-1], results)
+                for i, left in enumerate(columns):
+                    product = multiply(xp, left.swapaxes(-1, -2), right)
+                    sums[:, i] += product.sum(axis=tuple(range(1, product.ndim - 2)))
+        return total
+
+    count = SUMS if work >= 2 * threads.SMALLEST else 1
+    totals: list[Block] = [None] * count
+
+    def run(some: slice) -> None:
+        for i in range(count)[some]:
+            totals[i] = of_some(slice(i, None, count))
+
+    threads.in_turns(run, min(count, threads.count_for(work)))
+    total, *others = totals
+    for other in others:
+        total += other
     return total.transpose(1, 0, 2).reshape(shape)

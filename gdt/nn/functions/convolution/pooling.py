@@ -11,6 +11,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand, as_operands
 from gdt.array.registry import public
+from gdt.backend import threads
 from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.nn.functions.convolution.op import join_tiles, on_tiles, shards_of, tile_images, tilings_of
@@ -26,6 +27,9 @@ from gdt.sharding.rule import RuleSpec
 __all__ = ["average_pool", "max_pool"]
 
 Block = Any
+
+PASSES = 5
+"""Passes over the results in which the gradient of a maximum goes through each tap."""
 
 
 # ---------------------------------------------------------------- on tiles
@@ -88,12 +92,18 @@ def max_pool_gradient(
     lead = out.shape[: -rank - 1]
     g, x, y = (xp.broadcast_to(a, (*lead, *a.shape[-rank - 1 :])) for a in (g, x, y))
     nbytes = 2 * math.prod(out.shape[-rank - 1 :]) * out.itemsize
-    for part in parts_of(xp, lead, nbytes):  # which stay in the cache from tap to tap
-        maximum, is_open = y[part], xp.ones(y[part].shape, bool)
-        taps = zip(of_taps(x[part], numbers, how), of_taps(out[part], numbers, how), strict=True)
-        for (_, values), (_, target) in taps:
-            is_first = _is_first(xp, values, maximum, is_open)
-            xp.add(target, _where(xp, is_first, g[part]), out=target)
+    parts = parts_of(xp, lead, nbytes)  # which stay in the cache from tap to tap
+
+    def run(some: slice) -> None:
+        for part in parts[some]:
+            maximum, is_open = y[part], xp.ones(y[part].shape, bool)
+            images = of_taps(x[part], numbers, how), of_taps(out[part], numbers, how)
+            for (_, values), (_, target) in zip(*images, strict=True):
+                is_first = _is_first(xp, values, maximum, is_open)
+                xp.add(target, _where(xp, is_first, g[part]), out=target)
+
+    work = y.size * math.prod(how.taps) * PASSES
+    threads.in_turns(run, threads.count_for(work) if xp is np else 1)
     return tiles_in_place(xp, out, rank)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gdt.backend import empty
+from gdt.backend import empty, threads
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
@@ -223,8 +223,14 @@ def _kernel_gradient(
     kernel_shape = (*block_shape[mesh_ndim:-2], images.shape[-1] // how.groups, results.shape[-1])
     dtype = xp.result_type(x.dtype, g.dtype)
     out = xp.empty((*shape, *kernel_shape), dtype)
-    for at, part, cotangent in coordinates(shape, images, results):
-        out[at] = gradient(part, cotangent, kernel_shape, how)
+    places = [*coordinates(shape, images, results)]
+
+    def run(some: slice) -> None:
+        for at, part, cotangent in places[some]:
+            out[at] = gradient(part, cotangent, kernel_shape, how)
+
+    work = blocks.work_of(xp, images, numbers, kernel_shape[-1] // how.groups, how)
+    threads.in_turns(run, min(len(places), threads.count_for(work)))
     out = _apart(xp, out, own, sizes, out.ndim - 2)
     return _apart(xp, out, others, other_sizes, out.ndim - 1)
 

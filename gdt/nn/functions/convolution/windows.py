@@ -89,13 +89,13 @@ def of_taps(
         yield tap, x[(..., *places, slice(None))]
 
 
-def parts_of(xp: Any, lead: Sequence[int], nbytes: int) -> Iterator[tuple[slice, ...]]:
-    """Yield indices that cut leading axes into parts of images.
+def parts_of(xp: Any, lead: Sequence[int], nbytes: int) -> list[tuple[slice, ...]]:
+    """Return indices that cut leading axes into parts of images, of which the first is the largest.
 
     nbytes: what an image takes while it is computed.
     """
     if not math.prod(lead):
-        return
+        return []
     images = max((HOST_COLUMNS if xp is np else GPU_COLUMNS) // max(nbytes, 1), 1)
     chunks = list(lead)
     while math.prod(chunks) > images:
@@ -104,9 +104,11 @@ def parts_of(xp: Any, lead: Sequence[int], nbytes: int) -> Iterator[tuple[slice,
         chunks[longest] = max(images // others, 1)
         if chunks[longest] == 1 and others <= images:
             break
-    starts = [range(0, n, c) for n, c in zip(lead, chunks, strict=True)]
-    for at in itertools.product(*starts):
-        yield tuple(slice(a, a + c) for a, c in zip(at, chunks, strict=True))
+    axes = [
+        [slice(start, min(start + chunk, n)) for start in range(0, n, chunk)]
+        for n, chunk in zip(lead, chunks, strict=True)
+    ]
+    return [*itertools.product(*axes)]
 
 
 def coordinates(mesh_shape: Sequence[int], *blocks: Block) -> Iterator[tuple[Any, ...]]:
