@@ -12,7 +12,7 @@ from gdt.array.operands import as_operand, as_operands
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.ops.blocks.intervals import move_intervals
+from gdt.ops.blocks.intervals import fill_of, move_intervals
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
@@ -154,21 +154,9 @@ def _around(
 def _constant(
     x: DistributedArray, dim: int, before: int, after: int, value: Any, margins: Margins = ()
 ) -> DistributedArray:
-    constant = np.asarray(value)
-    with np.errstate(all="ignore"):
-        fill = (
-            constant.astype(x.dtype) if constant.dtype.kind != "c" or x.dtype.kind == "c" else None
-        )
-    if fill is None or (x.dtype.kind in "biu" and fill != constant):
-        raise error(
-            DtypeError, f"an array of {x.dtype} cannot hold the constant {value!r}",
-            operands={"x": x.type},
-        )  # fmt: skip
-    size = x.shape[dim]
+    fill, size = fill_of(x.type, value), x.shape[dim]
     piece = Piece(0, 0, before, size)
-    bits = fill.tobytes()  # not the number: -0.0 is equal to 0.0, and a NaN to nothing
-    fill_bits = bits if any(bits) else 0
-    return move_intervals([x], dim, [piece], before + size + after, fill_bits, margins=margins)
+    return move_intervals([x], dim, [piece], before + size + after, fill, margins=margins)
 
 
 def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: Any) -> DistributedArray:

@@ -1,4 +1,5 @@
-"""Arrays with their axes in another order, and with the elements along an axis flipped or rolled.
+"""Arrays with their axes in another order, and with the elements along an axis flipped, rolled or
+shifted.
 
 A whole axis is copied; along a split axis, devices exchange the elements that change their device
 (`gdt.ops.blocks.intervals`).
@@ -17,7 +18,7 @@ from gdt.array.registry import public
 from gdt.array.views import view_step
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.axes import checked_axes, checked_axis, distinct_axes
-from gdt.ops.blocks.intervals import move_intervals
+from gdt.ops.blocks.intervals import fill_of, move_intervals
 from gdt.ops.indexing import getitem_
 from gdt.ops.movement import alias
 from gdt.ops.shapes import in_layout_of, raveled, reshape, reshape_, transpose_
@@ -30,6 +31,7 @@ __all__ = [
     "moveaxis",
     "ravel",
     "roll",
+    "shift",
     "swapaxes",
 ]
 
@@ -78,6 +80,30 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
             pieces = [Piece(0, 0, at, size - at), Piece(0, size - at, 0, at)]
             moved = move_intervals([moved], dim, pieces, size)
     return alias(x) if moved is x else moved
+
+
+@public
+def shift(x: Any, n: int, axis: int = -1, fill: Any = 0) -> DistributedArray:
+    """`x` with its elements moved by `n` places along `axis`: what leaves at one end is lost, and
+    `fill` comes in at the other.
+
+    n: negative towards the start; any size. fill: a number that the dtype of `x` can hold. Of a
+    split axis, elements that change their device are sent, and no others. Raises ArgumentError for
+    an `n` that is no int, DtypeError for a `fill` that does not fit.
+
+    >>> gdt.shift(gdt.arange(5), 2).tolist(), gdt.shift(gdt.arange(5), -1, fill=9).tolist()
+    ([0, 0, 0, 1, 2], [1, 2, 3, 4, 9])
+    """
+    (x,) = as_operands("shift", x=x)
+    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+        raise error(ArgumentError, f"n is {n!r}, not an int", operands={"x": x.type})
+    dim, number = checked_axis(x.type, axis), fill_of(x.type, fill)
+    if not n:
+        return alias(x)
+    size = x.shape[dim]
+    by = max(-size, min(int(n), size))
+    piece = Piece(0, max(0, -by), max(0, by), size - abs(by))
+    return move_intervals([x], dim, [piece], size, number)
 
 
 @public

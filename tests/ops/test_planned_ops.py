@@ -42,6 +42,8 @@ CALLS: list[Callable[[DistributedArray], Any]] = [
     lambda x: gdt.concat([x, x * 2], axis=1),
     lambda x: gdt.stack([x, x], axis=1),
     lambda x: gdt.roll(x, 2, axis=0),
+    lambda x: gdt.shift(x, 2, axis=0),
+    lambda x: gdt.shift(x, -1, axis=0, fill=np.nan),
     lambda x: gdt.pad(x, 1, constant_values=3),
     lambda x: gdt.pad(x, (2, 0)),
     lambda x: gdt.tile(x, (2, 2)),
@@ -142,3 +144,26 @@ def test_a_statistic_of_padding_is_sent_once_for_each_side_that_has_some(mode: s
         assert len(counter) == sum(width) + 1  # and the exchange that joins them
         assert y.layout is x.layout
         np.testing.assert_array_equal(y.numpy(), np.pad(x.numpy(), width, mode=mode))
+
+
+def test_a_shift_sends_what_crosses_borders_and_no_more() -> None:
+    for blocks in (1, 4):
+        mesh = gdt.create_mesh([("a", 4)], blocks=blocks)
+        x = gdt.ones((8, 5), "float32", layout=gdt.Layout(["a", None], mesh))
+        for n, rows in ((1, 3), (-1, 3), (2, 6), (3, 5), (7, 1), (8, 0), (-99, 0)):
+            with gdt.count_collectives() as counter:
+                gdt.shift(x, n, axis=0)
+            assert counter.bytes == rows * 5 * 4, n
+            assert len(counter.collectives) == (rows > 0), n
+
+
+def test_what_cannot_be_shifted_is_named() -> None:
+    x = gdt.arange(4)
+    with pytest.raises(ArgumentError, match=r"n is 1\.5, not an int"):
+        gdt.shift(x, 1.5)
+    with pytest.raises(ArgumentError, match="n is True, not an int"):
+        gdt.shift(x, True)
+    with pytest.raises(DtypeError, match=r"int64 cannot hold the constant 0\.5"):
+        gdt.shift(x, 1, fill=0.5)
+    with pytest.raises(AxisError, match="shift: axis 3 is out of range"):
+        gdt.shift(x, 1, axis=3)

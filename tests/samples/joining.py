@@ -30,6 +30,16 @@ def _samples(
     return [Sample(args, static, expect=function, exact=True) for args, static in cases]
 
 
+def _shifted(x: np.ndarray, n: int, axis: int = -1, fill: object = 0) -> np.ndarray:
+    """Return what `gdt.shift` does, by NumPy."""
+    size = x.shape[axis]
+    by = max(-size, min(n, size))
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (max(by, 0), max(-by, 0))
+    kept = np.take(x, range(max(-by, 0), size - max(by, 0)), axis)
+    return np.pad(kept, widths, constant_values=fill)
+
+
 SAMPLES: dict[str, list[Sample]] = {
     "concat": _samples(
         np.concatenate,
@@ -77,6 +87,22 @@ SAMPLES: dict[str, list[Sample]] = {
         ((_C,), {"shift": 1, "axis": (0, 2)}),
         ((_EMPTY,), {"shift": 3, "axis": 0}),
         ((_ints(5) > 0,), {"shift": 1}),
+    ),
+    "shift": _samples(
+        _shifted,
+        ((_LINE,), {"n": 2}),
+        ((_A,), {"n": -3, "axis": 0}),
+        ((_A,), {"n": 1, "axis": 0, "fill": 2.5}),
+        ((_A,), {"n": 0}),
+        ((_A,), {"n": 40, "axis": 0}),
+        ((_B,), {"n": -40, "axis": 1, "fill": 7}),
+        ((_C,), {"n": 1, "axis": 1}),
+        ((_EMPTY,), {"n": 3, "axis": 0}),
+        ((_real(1, 2),), {"n": -1, "axis": 0}),
+        ((_ints(5),), {"n": 2, "fill": -7}),
+        ((_ints(5) > 0,), {"n": 1, "fill": True}),
+        ((_real(5).astype(np.float16),), {"n": 1, "fill": -0.0}),
+        ((_real(6) * 1j,), {"n": -2, "fill": 1j}),
     ),
     "moveaxis": _samples(
         np.moveaxis,

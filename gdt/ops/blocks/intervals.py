@@ -8,10 +8,13 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from gdt.array.array import DistributedArray
 from gdt.comm.recut import RecutRunner
 from gdt.engine.plan import EXACT
 from gdt.engine.planned import BlockPlan, planned_op
+from gdt.errors import DtypeError, error
 from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
@@ -187,3 +190,16 @@ def move_intervals(
     """
     intervals = tuple([p for p in pieces if p.count > 0])
     return _move_intervals(*arrays, how=movement_of(dim, intervals, size, fill, axes, margins))
+
+
+def fill_of(array_type: ArrayType, value: Any) -> Any:
+    """Return the `fill` of `move_intervals` that puts the number `value` into arrays of a type;
+    raise DtypeError where their dtype cannot hold it."""
+    constant, dtype = np.asarray(value), array_type.dtype
+    with np.errstate(all="ignore"):
+        fill = constant.astype(dtype) if constant.dtype.kind != "c" or dtype.kind == "c" else None
+    if fill is None or (dtype.kind in "biu" and fill != constant):
+        problem = f"an array of {dtype} cannot hold the constant {value!r}"
+        raise error(DtypeError, problem, operands={"x": array_type})
+    bits = fill.tobytes()  # not the number: -0.0 is equal to 0.0, and a NaN to nothing
+    return bits if any(bits) else 0
