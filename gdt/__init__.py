@@ -8,12 +8,13 @@ from gdt.array import array as array_module
 from gdt.array import fetching
 from gdt.array.array import *
 from gdt.array.fetching import *
-from gdt.autodiff import batching, derivatives, functional, tape
+from gdt.autodiff import batching, derivatives, functional, scanning, tape
 from gdt.autodiff import checkpointed as checkpointed_module
 from gdt.autodiff.batching import *
 from gdt.autodiff.checkpointed import *
 from gdt.autodiff.derivatives import *
 from gdt.autodiff.functional import *
+from gdt.autodiff.scanning import *
 from gdt.autodiff.tape import *
 from gdt.backend import free_memory, set_cache_limit
 from gdt.engine import custom_vjp as custom_vjp_module
@@ -129,6 +130,7 @@ __all__ += mesh.__all__
 __all__ += numpys.__all__
 __all__ += op_module.__all__
 __all__.extend(ops.PUBLIC)
+__all__ += scanning.__all__
 __all__ += settings.__all__
 __all__ += tape.__all__
 __all__.sort()

@@ -278,6 +278,8 @@ CALLS: dict[str, Callable[[], Call]] = {
     "jacobian": lambda: (lambda f, n, *a: gdt.jacobian(f, n)(*a), (_square, 0, X), {}),
     "hessian": lambda: (lambda f, n, *a: gdt.hessian(f, n)(*a), (_square, 0, X), {}),
     "vmap": lambda: (lambda f, i, o, *a: gdt.vmap(f, i, o)(*a), (_square, 0, 0, X), {}),
+    "scan": lambda: (gdt.scan, (lambda c, x: (c, x), gdt.asarray(0.0), gdt.ones(3), 3),
+        {"reverse": True, "checkpoint": False}),
     "function": lambda: (gdt.function, (_square,), {}),
     "checkpointed": lambda: (gdt.checkpointed, (_square,), {}),
     "stop_gradient": lambda: (gdt.stop_gradient, (X,), {}),

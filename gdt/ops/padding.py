@@ -11,7 +11,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand, as_operands
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.plan import value_key
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.blocks.intervals import fill_of, move_intervals
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
