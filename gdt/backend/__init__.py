@@ -19,6 +19,9 @@ of a large array with its own transpose, for which BLAS has another kernel where
 memory). Scans, arg-reductions and copies along another axis cost what they cost NumPy on the whole
 array, which may be more than on shards that lie apart. Memory for kernels (CuPy's, and that of the
 emulated devices) is row-major over the block's axes, as kernels expect.
+
+**Abstract devices** (`abstract`) compute no values: a mesh of them is that of the first of as many
+processes as it has devices, whose blocks have shapes, dtypes and sizes in memory alone.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked
+from gdt.backend import abstract
 from gdt.backend.cupy import CupyBackend, load_cupy, on_gpu
 from gdt.backend.numpy import NumpyBackend, in_own_byte_order
 from gdt.backend.protocol import Backend, KernelRunner
@@ -50,7 +54,10 @@ os.register_at_fork(
     after_in_child=NUMPY.pool.lock.release,
 )
 _backends: dict[str, Backend] = {"cpu": NUMPY}
-_factories: dict[str, Callable[[], Backend]] = {"cuda": lambda: CupyBackend(load_cupy())}
+_factories: dict[str, Callable[[], Backend]] = {
+    "cuda": lambda: CupyBackend(load_cupy()),
+    "abstract": abstract.AbstractBackend,
+}
 DEVICE_COUNTS["cuda"] = driver.usable_gpus
 WHY_MISSING["cuda"] = driver.missing
 

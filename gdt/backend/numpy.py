@@ -138,10 +138,10 @@ def _measures(
     axes lie in another order than those of the shape."""
     nbytes = math.prod(shape) * itemsize
     unit = 1 << max(nbytes.bit_length() - 4, 0)
-    return nbytes, -(-nbytes // unit) * unit, order and _strides(shape, itemsize, order)
+    return nbytes, -(-nbytes // unit) * unit, order and strides_of(shape, itemsize, order)
 
 
-def _strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
+def strides_of(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides in bytes of an array without gaps whose axes lie in `order`."""
     strides, step = [0] * len(shape), itemsize
     for axis in reversed(order):

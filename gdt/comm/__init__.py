@@ -13,6 +13,7 @@ plans announce.
     in this process, on the host        CopyTransport     NumPy copies
     in several processes, on hosts      ProcessTransport  messages over MPI or sockets
     on GPUs, of one process or several  NcclTransport     NCCL, all GPUs of a process in one group
+    abstract                            AbstractTransport nobody: there are no values
 
 **Relayout.** `relayout` carries out the routes of `gdt.sharding.routes`. Operands of one op that
 hold partial reductions are resolved in one collective per (mesh axes, reduction, dtype), and so
@@ -67,5 +68,7 @@ memory and refuses what would hang.
 """
 
 from gdt.comm import nccl, transport
+from gdt.comm.abstract import AbstractTransport
 
 transport.register_transport("cuda", nccl.transport)
+transport.register_transport("abstract", AbstractTransport)

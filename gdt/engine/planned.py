@@ -12,6 +12,7 @@ blocks make them. All else is as with any op: plans are kept, observers told, pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
@@ -22,6 +23,7 @@ from gdt.engine.op import Op
 from gdt.engine.plan import Block, Phase, Plan, Results
 from gdt.engine.rounded import Rounded
 from gdt.engine.source import Operand, called, compiled
+from gdt.errors import DeviceError
 from gdt.observe import OBSERVERS, Collective
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -126,6 +128,8 @@ class Planned(Phase):
     def __init__(self, planned: BlockPlan) -> None:
         self.function = planned.together or on_each_block(planned.out.mesh, planned.functions)
         self.collectives = planned.collectives
+        if planned.out.mesh.device_kind == "abstract" and planned.collectives:
+            self.function = partial(_without_values, planned.out, self.function)
 
     def run(self, operands: Sequence[Any], free: Sequence[Sequence[bool]]) -> Results:
         """See `Phase.run`."""
@@ -133,6 +137,19 @@ class Planned(Phase):
             for observer in OBSERVERS.get():
                 observer.on_collective(collective)
         return (self.function(*operands),)
+
+
+def _without_values(
+    out: ArrayType, function: Callable[..., Any], *operands: Any
+) -> Sequence[Block]:
+    """Return the blocks that a function makes on abstract devices. Where what devices send each
+    other depends on values, as in a sort, these are new blocks: the planner has said their type,
+    and what is sent if values lie in random order."""
+    try:
+        blocks: Sequence[Block] = function(*operands)
+    except DeviceError:
+        blocks = [backend_of(out.mesh).empty(out.block_shape, out.dtype)]
+    return blocks
 
 
 def on_each_block(

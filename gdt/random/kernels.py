@@ -64,6 +64,8 @@ def draw_block(
     arguments. parameters: those of a sampler that takes some, numbers or blocks of the same shape.
     """
     backend = backend_of(array_type.mesh)
+    if array_type.mesh.device_kind == "abstract":  # as by a kernel, without temporary arrays
+        return backend.empty(array_type.block_shape, array_type.dtype)
     if backend.runner is not None and sampler in KERNELS:
         values = _kernel_body(sampler, array_type, block, tuple(options.items()))(key, stream)
         return values.reshape(array_type.block_shape)

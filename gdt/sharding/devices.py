@@ -1,4 +1,5 @@
-"""Device names: `cpu:0` is a virtual device of this host, `cuda:0` a GPU.
+"""Device names: `cpu:0` is a virtual device of this host, `cuda:0` a GPU, `abstract:0` a device
+that computes no values.
 
 The part before the colon is the device's kind. `gdt.backend` registers a kind by entering it in
 `DEVICE_COUNTS`, as the tests do with a GPU that the host emulates.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 
 from gdt.errors import DeviceError, MeshError, error
@@ -15,19 +17,21 @@ from gdt.sharding import processes
 
 
 def kind_of_type(device_type: str | None) -> str | None:
-    """Return the kind `"cpu"` or `"cuda"` of TF's `"CPU"` or `"GPU"`, in any case; None for
-    None."""
+    """Return the kind `"cpu"`, `"cuda"` or `"abstract"` of a type, TF's `"CPU"` or `"GPU"` or
+    `"abstract"`, in any case; None for None."""
     if device_type is None:
         return None
-    kinds = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
+    kinds = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "abstract": "abstract"}
     if device_type.lower() not in kinds:
         raise error(
-            DeviceError, f"unknown device type {device_type!r}", remedy="Use 'CPU' or 'GPU'."
+            DeviceError,
+            f"unknown device type {device_type!r}",
+            remedy="Use 'CPU', 'GPU' or 'abstract'.",
         )
     return kinds[device_type.lower()]
 
 
-DEVICE_COUNTS: dict[str, Callable[[], int]] = {}
+DEVICE_COUNTS: dict[str, Callable[[], int]] = {"abstract": lambda: sys.maxsize}
 """By kind of device: a function that counts the devices that this process can use. `cpu` is not in
 it, since a host has as many virtual devices as a mesh names."""
 
@@ -42,6 +46,8 @@ def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
     itself takes no more than `size` of them), else `size` virtual devices of this host. Raises
     DeviceError where `kind` is `"cuda"` and there is no GPU.
     """
+    if kind == "abstract":
+        return tuple(f"abstract:{i}" for i in range(size))
     if kind != "cpu" and DEVICE_COUNTS["cuda"]():
         count = processes.current().count
         names = tuple(name for p in range(count) for name in own_gpus(p))
@@ -109,7 +115,8 @@ def devices_of_mesh(
     """
     size = math.prod(sizes)
     listed = default_devices(kind, size) if devices is None else checked_devices(devices, kind, op)
-    if (listed[0].startswith("cpu") and len(listed) != size) or size % len(listed):
+    hosts_one = listed[0].startswith(("cpu", "abstract"))
+    if (hosts_one and len(listed) != size) or size % len(listed):
         shape = f"{'x'.join(map(str, sizes))} = " if len(sizes) > 1 else ""
         raise error(
             MeshError,

@@ -85,7 +85,9 @@ class Mesh(Immutable):
     ) -> Mesh:
         """Return the one mesh of these attributes, without checking them."""
         # A forked process inherits the meshes of its parent, so the process is part of the key.
-        process = processes.current().index
+        # An abstract mesh is that of the first of as many processes as it has devices.
+        is_abstract = devices[0].startswith("abstract")
+        process = 0 if is_abstract else processes.current().index
         key = (axis_names, sizes, devices, name, grid, num_processes, reduce_by, process)
         mesh = cls._interned.get(key)
         if mesh is None:
@@ -190,12 +192,12 @@ class Mesh(Immutable):
     # ---- devices
 
     def device_type(self) -> str:
-        """Return `"CPU"` or `"GPU"`.
+        """Return `"CPU"`, `"GPU"` or `"ABSTRACT"`.
 
         >>> gdt.create_mesh([("x", 2)], device_type="CPU").device_type()
         'CPU'
         """
-        return "CPU" if self.device_kind == "cpu" else "GPU"
+        return {"cpu": "CPU", "abstract": "ABSTRACT"}.get(self.device_kind, "GPU")
 
     def global_devices(self) -> list[str]:
         """Return the device of every coordinate, row-major.
@@ -436,7 +438,9 @@ def create_mesh(
         GPUs named).
         None: all GPUs if there are any, else as many virtual devices of the host as the mesh has
         coordinates.
-    device_type: `"CPU"` or `"GPU"`, where `devices` leaves the choice open.
+    device_type: `"CPU"` or `"GPU"`, where `devices` leaves the choice open; or `"abstract"`: as
+        many devices as the mesh has coordinates, whose arrays have types, layouts and sizes in
+        memory and no values. Programs run on them to see what they would send and hold.
     blocks: the number of blocks in which an array is stored; only for virtual devices. With one
         block for each process (the default) a process computes all its coordinates in one call;
         with `mesh.size` blocks every coordinate is stored apart, and data moves between them as in
@@ -476,10 +480,10 @@ def create_mesh(
     if reduce_by not in WAYS:
         remedy = f"It is one of {', '.join(map(repr, WAYS))}."
         raise error(MeshError, op, f"reduce_by is {reduce_by!r}", remedy=remedy)
-    virtual = listed[0].startswith("cpu")
-    if not virtual and blocks is not None and blocks != len(listed):
+    virtual, is_abstract = (listed[0].startswith(kind) for kind in ("cpu", "abstract"))
+    if not (virtual or is_abstract) and blocks is not None and blocks != len(listed):
         raise error(MeshError, op, f"blocks={blocks}, but {len(listed)} GPU(s) hold one block each")
-    owners = processes.current().owners(size)
+    owners = size if is_abstract else processes.current().owners(size)
     count = len(listed) if not virtual else owners if blocks is None else blocks
     check_owners(sizes, count, owners, op)
     grid = block_grid(sizes, count, op)

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from gdt.caches import memoized
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
@@ -85,29 +87,27 @@ def transition_between(
 def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int:
     """Return the bytes that all devices receive: the part of each device's new interval along `dim`
     that lies outside its old one. (It equals `Recut.nbytes`, at less cost.)"""
-    mesh, size, missing = have.mesh, have.shape[dim], 0
+    mesh, size = have.mesh, have.shape[dim]
     old, new = have.local_shape[dim], want.local_shape[dim]  # lengths of shards
-    old_shards = _shards_along(mesh, have.layout.dims[dim], axes)
-    new_shards = _shards_along(mesh, want.layout.dims[dim], axes)
-    for i, j in zip(old_shards, new_shards, strict=True):
-        low, high = min(j * new, size), min(j * new + new, size)
-        missing += high - low - max(0, min(high, i * old + old) - max(low, i * old))
+    begin = _shards_along(mesh, have.layout.dims[dim], axes) * old
+    low = np.minimum(_shards_along(mesh, want.layout.dims[dim], axes) * new, size)
+    high = np.minimum(low + new, size)
+    kept = np.maximum(0, np.minimum(high, begin + old) - np.maximum(low, begin))
+    missing = int((high - low - kept).sum())
     rows = math.prod(n for d, n in enumerate(have.local_shape) if d != dim)
     copies = mesh.size // math.prod(mesh.sizes[a] for a in axes)
     return missing * rows * copies * have.dtype.itemsize
 
 
 @memoized(200)
-def _shards_along(mesh: Mesh, split_axes: Axes, axes: Axes) -> list[int]:
+def _shards_along(mesh: Mesh, split_axes: Axes, axes: Axes) -> np.ndarray:
     """Return, for all coordinates along the mesh axes `axes`, the number of the shard of an array
     axis that the mesh axes `split_axes` cut."""
-    shards = []
-    for at in itertools.product(*(range(mesh.sizes[a]) for a in axes)):
-        shard, coordinate = 0, dict(zip(axes, at, strict=True))
-        for a in split_axes:
-            shard = shard * mesh.sizes[a] + coordinate[a]
-        shards.append(shard)
-    return shards
+    shards = np.zeros((1,) * len(axes), np.int64)
+    for a in split_axes:
+        along = [-1 if axis == a else 1 for axis in axes]
+        shards = shards * mesh.sizes[a] + np.arange(mesh.sizes[a]).reshape(along)
+    return np.broadcast_to(shards, [mesh.sizes[a] for a in axes])
 
 
 @memoized(1000)
