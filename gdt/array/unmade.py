@@ -20,48 +20,55 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
 Block = Any
-Make = Callable[[Layout], DistributedArray]  # equal values on every layout
+Shape = tuple[int, ...]
+Make = Callable[[Shape, Layout], DistributedArray]
+"""A function of a shape and a layout on one mesh: equal values, in C order, in every shape of as
+many elements and on every layout."""
 
 
 def made_when_read(array_type: ArrayType, make: Make) -> DistributedArray:
-    """Return an array of a type with nothing partial, which is `make(layout)`, made when it is
-    read; at once in a recorded step, whose replays make it too.
+    """Return an array of a type with nothing partial, which is `make(shape, layout)`, made when it
+    is read; at once in a recorded step, whose replays make it too.
 
-    make: a function of a layout on the mesh of `array_type`, which any thread may call at any time,
-        and again: it draws from no generator, and sends nothing.
+    make: a function which any thread may call at any time, and again: it draws from no generator,
+        and sends nothing.
     """
     if any(o.wants_runs and not o.wants_making for o in OBSERVERS.get()):
-        return make(array_type.layout)
+        return make(array_type.shape, array_type.layout)
     array = DistributedArray(array_type, ())
     array.blocks = UnmadeBlocks(array, make)
     return array
 
 
-def moved_unmade(x: DistributedArray, layout: Layout) -> DistributedArray | None:
-    """Return `x` in another layout on its mesh, if nobody has read it; else None."""
+def moved_unmade(
+    x: DistributedArray, layout: Layout, shape: Shape | None = None
+) -> DistributedArray | None:
+    """Return `x` in another layout on its mesh, and in another shape if there is one, if nobody has
+    read it; else None."""
     blocks = x.blocks
     if type(blocks) is not UnmadeBlocks or layout.mesh is not x.mesh:
         return None
-    return made_when_read(x.type.with_layout(layout), blocks.make)
+    array_type = ArrayType.of(x.shape if shape is None else shape, x.dtype, layout)
+    return made_when_read(array_type, blocks.make)
 
 
 class UnmadeBlocks(DeferredBlocks):
     """A stand-in for the blocks of an array, which are made when they are read."""
 
     make: Make
-    layout: Layout
+    array_type: ArrayType
     array: weakref.ref[DistributedArray]
 
     def __new__(cls, array: DistributedArray, make: Make) -> UnmadeBlocks:
         unmade = super().__new__(cls)
-        unmade.array, unmade.layout, unmade.make = weakref.ref(array), array.layout, make
+        unmade.array, unmade.array_type, unmade.make = weakref.ref(array), array.type, make
         return unmade
 
     def _compute(self) -> Sequence[Block]:
         # Tapes and steps know the array by identity, not by the ops that make it.
         observers = [o for o in OBSERVERS.get() if o.wants_making]
         with observing_only(*observers), unnoted():
-            blocks = self.make(self.layout).blocks
+            blocks = self.make(self.array_type.shape, self.array_type.layout).blocks
         array = self.array()
         if array is not None and array.blocks is self:
             array.blocks = blocks

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,7 +81,7 @@ def _constant(
     array_type = generation.type_of_shape(tuple(shape), dtype, make.__name__, layout)
     if any(array_type.layout.reductions):
         return make(array_type.shape, dtype, layout=layout)
-    return made_when_read(array_type, lambda to: make(array_type.shape, dtype, layout=to))
+    return made_when_read(array_type, lambda shape, to: make(shape, dtype, layout=to))
 
 
 def _drawn(
@@ -95,11 +94,12 @@ def _drawn(
 ) -> DistributedArray:
     """Return `draw(shape, *parameters, dtype, layout=layout, key=key)`, made when it is read."""
     array_type = generation.type_of_shape(tuple(shape), dtype, draw.__name__, layout)
-    call = partial(draw, array_type.shape, *parameters, dtype)
     if kind_of(array_type.dtype) != "f" or parameters[1] < 0 or any(array_type.layout.reductions):
-        return call(layout=layout, key=key)  # which may raise
+        return draw(array_type.shape, *parameters, dtype, layout=layout, key=key)  # which may raise
     drawn = counted_draw(array_type, key)
-    return made_when_read(array_type, lambda to: call(layout=to, key=drawn))
+    return made_when_read(
+        array_type, lambda shape, to: draw(shape, *parameters, dtype, layout=to, key=drawn)
+    )
 
 
 def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Initializer:

@@ -12,6 +12,7 @@ import numpy as np
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.unmade import moved_unmade
 from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.functions.einsum import einsum
 from gdt.nn import initializers
@@ -50,6 +51,10 @@ class AsMatrix:
     def __call__(self, shape: Shape, dtype: Any, layout: Layout | None, key: Any) -> Any:
         whole = None if layout is None else Layout.replicated(layout.mesh, 2)
         matrix = self.initializer((shape[0], math.prod(shape[1:])), dtype, whole, key)
+        if isinstance(matrix, DistributedArray):
+            to = Layout.replicated(matrix.mesh, len(shape)) if layout is None else layout
+            if (unmade := moved_unmade(matrix, to, tuple(shape))) is not None:
+                return unmade
         weight = reshape(matrix, tuple(shape))
         return weight if layout is None else relayout(weight, layout)
 
