@@ -54,6 +54,10 @@ class ProcessTransport(CopyTransport):
         texts = ", ".join(f"{b.dtype}{list(b.shape)}" for b in blocks)
         return f"{what} of {self.mesh} as {self.mesh.grid}: {texts}{whole_arrays(types)}"
 
+    def sends_whole(self, axes: Axes, nbytes: int) -> bool:
+        is_between = any(map(self._others, self._groups(axes)))
+        return nbytes <= SMALL and self.mesh.grid == self.mesh.sizes and is_between
+
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
@@ -61,9 +65,10 @@ class ProcessTransport(CopyTransport):
         if not any(map(self._others, groups)):
             return super().all_reduce(blocks, axes, reduction, types)
         size, (shape, dtype) = len(groups[0]), (blocks[0].shape, blocks[0].dtype)
-        self._count("all_reduce", groups, 2 * (size - 1) * blocks[0].nbytes)
+        is_small = blocks[0].nbytes <= SMALL
+        self._count("all_reduce", groups, (size if is_small else 2) * (size - 1) * blocks[0].nbytes)
         what = f"all_reduce ({reduction}) over {self._named(axes)}"
-        if blocks[0].nbytes <= SMALL:
+        if is_small:
             whole = self._spread([[b] for b in blocks], groups, what, types)
             return [combined([whole[n][0] for n in g], reduction) for g in self._by_own(groups)]
         # Each block of a group combines one part of all, and then sends it to all.

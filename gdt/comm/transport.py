@@ -51,6 +51,10 @@ class Transport(Protocol):
     ) -> list[Block]:
         """Combine the blocks along the grid axes `axes`; every block gets the result."""
 
+    def sends_whole(self, axes: Axes, nbytes: int) -> bool:
+        """Whether an all-reduce of so many bytes of every device sends them to all others, and not
+        in parts around a ring."""
+
     def reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
@@ -132,6 +136,10 @@ class BlockTransport:
 
     def _named(self, axes: Axes) -> str:
         return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
+
+    def sends_whole(self, axes: Axes, nbytes: int) -> bool:
+        """See `Transport.sends_whole`."""
+        return False
 
     def wait(self) -> None:
         """Nothing to wait for: collectives have ended when they return."""

@@ -14,6 +14,8 @@ import json
 import os
 import re
 import shutil
+import socket
+import struct
 import sys
 import time
 import zlib
@@ -523,6 +525,58 @@ def all_reduces(reduce_by: str) -> list[Any]:
         sums = [gdt.sum(gdt.full((8, n), 3, layout=layout), axis=0) for n in (1, 5, 5000)]
         numbers = [sorted(set(x.tolist())) for x in sums]
     return [numbers, [[c.kind, list(c.axes), c.bytes] for c in counter]]
+
+
+def carried() -> dict[str, Any]:
+    """Of training steps and sums of one device a process: the bytes that are counted, those that
+    this process's transport has counted, and those that have reached its sockets."""
+    count = gdt.distributed.process_count()
+    results: dict[str, Any] = {}
+
+    def measure(name: str, mesh: gdt.Mesh, run: Callable[[], Any], times: int) -> None:
+        run(), run()  # makes plans; what differs between first calls is told once
+        transport = transport_of(mesh)
+        transport.bytes.clear()
+        before = received()
+        with gdt.count_collectives() as counter:
+            for _ in range(times):
+                run()
+        results[name] = counter.bytes, sum(transport.bytes.values()), received() - before
+
+    mesh = gdt.create_mesh([("data", count)])
+    for name, entry in (
+        ("data parallel", gdt.nn.Sharded()),
+        ("FSDP", gdt.nn.Sharded(kept="data")),
+        ("tensor", gdt.nn.Sharded(used=[None, "data"])),
+    ):
+        with gdt.default_mesh(mesh):
+            layers = [gdt.nn.Dense(256, 256, activation="tanh", key=n) for n in range(3)]
+        model, layouts = gdt.nn.Sequential(*layers), gdt.nn.LayoutMap(mesh)
+        layouts[".*weight"] = entry
+        layouts.apply(model)
+        optimizer = gdt.optim.SGD(0.1)
+        rows = None if name == "tensor" else "data"
+        x = gdt.ones((128, 256), "float32", layout=Layout([rows, None], mesh))
+
+        def step(x: Any = x, model: Any = model, optimizer: Any = optimizer) -> Any:
+            loss, gradients = gdt.value_and_grad(lambda m: gdt.mean(m(x) ** 2))(model)
+            optimizer.update(model, gradients)
+            return loss
+
+        measure(name, mesh, step, 2)
+    for n in (4_096, 100_000):  # of float32: 16 KiB, which are sent whole, and more
+        x = gdt.ones((count, n), "float32", layout=Layout(["data", None], mesh))
+        measure(f"a sum of {n} numbers", mesh, lambda x=x: gdt.sum(x, axis=0).resolve(), 20)
+    return results
+
+
+def received() -> int:
+    """The bytes that have reached the sockets of this process (Linux: `tcp_info`)."""
+    gdt.distributed.barrier()  # what was sent before has arrived
+    sockets = [c.socket for c in connected().connections.values()]
+    info = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256) for s in sockets]
+    gdt.distributed.barrier()  # nobody sends more before all have looked
+    return sum(struct.unpack_from("<Q", facts, 128)[0] for facts in info)
 
 
 def sharded() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from examples import datasets
 from tests.samples import SAMPLES
 
 from . import programs
-from .launch import ROOT, environment, mpiexec, results
+from .launch import ROOT, command, ended, environment, mpiexec, results, start
 
 COUNTS = [1, 2, 4]  # processes for eight devices
 STEPS, BATCH = 3, 32  # a step is recorded in the second call of its kind, and replayed in the third
@@ -185,6 +185,20 @@ def test_checkpoints_are_the_same_files(output: Path) -> None:
 def test_checkpoints_go_from_any_number_of_processes_to_any(output: Path) -> None:
     for saved in found(4, output, "checkpoints"):
         assert saved["restored"] == {"1": True, "2": True, "4": True}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tcp_info is Linux's")
+@pytest.mark.parametrize("count", [2, 4])
+def test_sockets_carry_what_is_counted(count: int, tmp_path: Path) -> None:
+    """The rest are the headers of messages, about 200 bytes each."""
+    folder = tmp_path / "carried"
+    codes, errors = ended(start(count, *command("carried", folder)), 200)
+    assert codes == [0] * count, errors
+    processes = [json.loads(Path(f"{folder}.{i}").read_text()) for i in range(count)]
+    for name, (counted, _, _) in processes[0].items():
+        assert sum(process[name][1] for process in processes) == counted, name
+        carried = sum(process[name][2] for process in processes)
+        assert counted < carried <= 1.015 * counted, name
 
 
 @pytest.mark.parametrize("count", COUNTS)
