@@ -31,6 +31,10 @@ tape refers to weights in the layouts in which they are stored. A checkpointed f
 (`checkpointed`) is one entry on the tape, whose gradient runs the function again under a tape of
 its own.
 
+**Unread arrays.** Most gradients need few values: that of `x @ w + b` reads x and w, and neither
+the product nor the sum. Ops say so (`vjp(..., reads=)`), and a tape frees the memory of a large
+array that no gradient reads once nobody else refers to it (`unread`).
+
 **Replay.** A step whose calls, layouts and Python scalars were seen twice runs its backward pass as
 a recorded program (see `gdt.programs`). A gradient function of a user's own op must therefore be a
 function of its arguments alone, as in JAX.

@@ -15,6 +15,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.released import ReleasedBlocks
 from gdt.autodiff.reverse_mode import Arrays, GradientCall, Node, run
+from gdt.autodiff.unread import FreedBlocks
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES, CallHistory, origin_of
 from gdt.engine.plan import value_key
@@ -165,7 +166,10 @@ def _first(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> Grad
 def _recorded(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> Gradients:
     """Return the gradients, computed op by op, and enter their recording in `BACKWARDS`."""
     recorder = Recorder()
-    registers = [None if type(a.blocks) is ReleasedBlocks else recorder.declare(a) for a in arrays]
+    registers = [
+        None if type(a.blocks) in (ReleasedBlocks, FreedBlocks) else recorder.declare(a)
+        for a in arrays
+    ]
     unresolved = [n for n, a in enumerate(arrays) if a._resolved is None]
     with observing(recorder):
         grads = run(call)[1]

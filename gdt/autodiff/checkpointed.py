@@ -120,6 +120,7 @@ class _Segment:
 
     name = "checkpointed"
     vjps = ()
+    reads = None
     __hash__ = None  # type: ignore[assignment]  # no recorded backward pass: it runs Python
 
     def __init__(self, call: Checkpointed, args: Any, kwargs: Any, watch: _Watch) -> None:

@@ -11,6 +11,7 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import gradients
 from gdt.autodiff.reverse_mode import Fetched, ScalarRead, check_fetched, warn_of_scalars
+from gdt.autodiff.unread import LARGE, UnreadArrays
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.notes import note_operands
 from gdt.errors import (
@@ -66,6 +67,7 @@ class GradientTape(Observer):
         self.scalars: list[ScalarRead] = []
         # What was written, and its values before.
         self.written: list[tuple[DistributedArray, DistributedArray]] = []
+        self.unread = UnreadArrays()
         self.has_fetched = False  # whether values were gathered to the host
         self._token: Any = None
 
@@ -91,6 +93,9 @@ class GradientTape(Observer):
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         if self.nodes is not None:  # None after a gradient that was called inside the block
+            first = out[0] if type(out) is tuple else out
+            if self.unread.entries or first.type.local_nbytes >= LARGE:
+                args = self.unread.note(op, args, out)
             self.nodes.append((op, args, static, out))
 
     def on_fetch(self, array_type: object, nbytes: int) -> None:
@@ -109,6 +114,7 @@ class GradientTape(Observer):
         """Rename arrays in the record: what has read `array` has read `before`, and what has
         returned `after` has returned `array`."""
         if self.nodes is not None:
+            self.unread.entries.clear()  # which count the references of the nodes
             _rename(self.nodes, array, before, after)
             self.fetched[:] = [(before if x is array else x, line) for x, line in self.fetched]
             self.scalars[:] = [(before if x is array else x, f, n) for x, f, n in self.scalars]
@@ -120,6 +126,7 @@ class GradientTape(Observer):
     def on_renew(self, view: Any, value: Any) -> None:
         """Rename `value` in the record: what has returned it has returned `view`."""
         if self.nodes is not None:
+            self.unread.entries.clear()
             _rename(self.nodes, view, None, value)
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
@@ -228,6 +235,7 @@ class GradientTape(Observer):
         if HISTORIES:
             note_operands(op, [*targets, *source_arrays])
         nodes = self.nodes
+        self.unread.entries.clear()
         if self.persistent:
             nodes = nodes.copy()
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, ParamSpec, TypeVar
 
 from gdt.arguments import checked
@@ -54,6 +54,10 @@ class custom_vjp(Differentiable, Generic[P, R_co]):
         except TypeError:
             return False
         return count > 0
+
+    def _operand_names(self) -> Sequence[str]:
+        """The names of the parameters, those of statics as well."""
+        return [*self.__signature__.parameters]
 
     def __call__(self, *args: P.args, **static: P.kwargs) -> R_co:
         observers = OBSERVERS.get()

@@ -137,6 +137,10 @@ class Op(Differentiable, Generic[P, R_co]):
         """Whether so many gradients fit the operands."""
         return self.declaration.variadic or count == len(self.declaration.operands)
 
+    def _operand_names(self) -> Sequence[str]:
+        """The names of the operands."""
+        return self.declaration.operands
+
     def kernel(self, function: F, *, has_library: bool = False) -> F:
         """Declare a kernel: a decorator of a function like the body, with a `Launcher` in the place
         of `xp`; see `gdt.engine.launcher`.

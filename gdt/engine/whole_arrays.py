@@ -55,11 +55,16 @@ class NumpyOp(Op[P, R_co]):
         """By name, as functions are."""
         return self.place
 
-    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
+    def vjp(
+        self,
+        *per_operand: Vjp | None,
+        joint: Vjp | None = None,
+        reads: str | Sequence[str] | None = None,
+    ) -> None:
         """Declare gradients, as `Differentiable.vjp` does, of the function of ops too."""
-        super().vjp(*per_operand, joint=joint)
+        super().vjp(*per_operand, joint=joint, reads=reads)
         self.function = differentiable = custom_vjp(self.function)
-        differentiable.vjp(*per_operand, joint=joint)
+        differentiable.vjp(*per_operand, joint=joint, reads=reads)
 
     def __call__(self, *args: P.args, **static: P.kwargs) -> R_co:
         for a in args:

@@ -235,6 +235,7 @@ where.vjp(
     None,
     lambda g, out, condition, x, y: like(where(condition, g, 0), x),
     lambda g, out, condition, x, y: like(where(condition, 0, g), y),
+    reads="condition",
 )
 
 
@@ -298,6 +299,7 @@ maximum = binary(
 maximum.vjp(
     lambda g, out, x, y: like(maximum_gradient(g, x, y), x),
     lambda g, out, x, y: like(maximum_gradient(g, y, x), y),
+    reads="x y",
 )
 
 minimum = binary(
@@ -311,6 +313,7 @@ minimum = binary(
 minimum.vjp(
     lambda g, out, x, y: like(maximum_gradient(g, y, x), x),
     lambda g, out, x, y: like(maximum_gradient(g, x, y), y),
+    reads="x y",
 )
 
 

@@ -219,8 +219,8 @@ def _cast_vjp(g: Any, out: Any, x: Any, *, dtype: Any) -> Any:
 
 for _cast_op in (cast, widen):
     has_formula(lambda dtype: "x", same_dtypes)(_cast_op)
-cast.vjp(_cast_vjp)
-widen.vjp(_cast_vjp)
+cast.vjp(_cast_vjp, reads="")
+widen.vjp(_cast_vjp, reads="")
 
 
 @public
@@ -279,7 +279,7 @@ add = binary(
     "add", "x + y.", ("add([1, 2], 0.5)", [1.5, 2.5]), linear="x + y",
     formula="x + y", kinds="fiu",
 )  # fmt: skip
-add.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(g, y))
+add.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(g, y), reads="")
 
 subtract = binary(
     "subtract",
@@ -290,13 +290,15 @@ subtract = binary(
     formula="x - y",
     kinds="fiu",
 )
-subtract.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g, y))
+subtract.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g, y), reads="")
 
 multiply = binary(
     "multiply", "x * y.", ("multiply([1, 2], [3, 4])", [3, 8]), linear="x, y",
     formula="x * y", kinds="fiu",
 )  # fmt: skip
-multiply.vjp(lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * x, y))
+multiply.vjp(
+    lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * x, y), reads=("y", "x")
+)
 
 
 def _divide_rule(x: ArrayType | None, y: ArrayType | None) -> RuleSpec:
@@ -315,7 +317,11 @@ divide = binary(
     formula="x / y",
     dtypes="Integers give float64. A division by 0 is infinite or NaN, with NumPy's warning.",
 )
-divide.vjp(lambda g, out, x, y: like(g / y, x), lambda g, out, x, y: like(-g * out / y, y))
+divide.vjp(
+    lambda g, out, x, y: like(g / y, x),
+    lambda g, out, x, y: like(-g * out / y, y),
+    reads=("y", "out y"),
+)
 
 floor_divide = binary(
     "floor_divide",
@@ -344,7 +350,7 @@ negative = unary(
     formula="-x",
     kinds="fiu",
 )
-negative.vjp(lambda g, out, x: -g)
+negative.vjp(lambda g, out, x: -g, reads="")
 
 positive = unary(
     "positive",
@@ -353,7 +359,7 @@ positive = unary(
     linear="x",
     dtypes="The dtype is that of `x`. Raises DtypeError for bools.",
 )
-positive.vjp(lambda g, out, x: g)
+positive.vjp(lambda g, out, x: g, reads="")
 
 square = unary(
     "square",
@@ -363,13 +369,13 @@ square = unary(
     formula="x * x",
     kinds="fiu",
 )
-square.vjp(lambda g, out, x: g * (2 * x))
+square.vjp(lambda g, out, x: g * (2 * x), reads="x")
 
 sqrt = unary(
     "sqrt", "The non-negative square root; NaN below 0.", ("sqrt([1, 4])", [1.0, 2.0]),
     formula="sqrt(x)",
 )  # fmt: skip
-sqrt.vjp(lambda g, out, x: g * 0.5 / out)
+sqrt.vjp(lambda g, out, x: g * 0.5 / out, reads="out")
 
 cbrt = unary("cbrt", "The real cube root.", ("cbrt(-8.0)", -2.0), dtypes=f"{FLOATING} {REAL}")
 cbrt.vjp(lambda g, out, x: g / (3 * out * out))
@@ -381,7 +387,7 @@ reciprocal = unary(
     dtypes="The dtype is that of `x`: that of an integer is 0 but for 1 and -1.",
     formula="1.0 / x",
 )
-reciprocal.vjp(lambda g, out, x: -g * out * out)
+reciprocal.vjp(lambda g, out, x: -g * out * out, reads="out")
 
 hypot = binary(
     "hypot",

@@ -53,7 +53,7 @@ LN_2, LN_10 = math.log(2), math.log(10)
 # ---------------------------------------------------------------- exponentials and logarithms
 
 exp = unary("exp", "Exponential: e to the power of x.", ("exp([0.0, 1.0])", [1.0, math.e]))
-exp.vjp(lambda g, out, x: g * out)
+exp.vjp(lambda g, out, x: g * out, reads="out")
 
 
 @ufunc(UNARY)
@@ -80,10 +80,10 @@ exp2 = unary("exp2", "2 to the power of x.", ("exp2([3, -1])", [8.0, 0.5]))
 exp2.vjp(lambda g, out, x: g * out * LN_2)
 
 log = unary("log", "Natural logarithm; -inf at 0, NaN below it.", ("log(1.0)", 0.0))
-log.vjp(lambda g, out, x: g / x)
+log.vjp(lambda g, out, x: g / x, reads="x")
 
 log1p = unary("log1p", "log(1 + x), accurate near 0.", ("log1p(1e-20)", 1e-20))
-log1p.vjp(lambda g, out, x: g / (1 + x))
+log1p.vjp(lambda g, out, x: g / (1 + x), reads="x")
 
 log2 = unary(
     "log2", "Logarithm to base 2; -inf at 0, NaN below it.", ("log2([8.0, 0.5])", [3.0, -1.0])
@@ -111,8 +111,8 @@ logaddexp.vjp(
 
 sin = unary("sin", "Sine of an angle in radians.", ("sin(0.0)", 0.0))
 cos = unary("cos", "Cosine of an angle in radians.", ("cos(0.0)", 1.0))
-sin.vjp(lambda g, out, x: g * cos(x))
-cos.vjp(lambda g, out, x: -g * sin(x))
+sin.vjp(lambda g, out, x: g * cos(x), reads="x")
+cos.vjp(lambda g, out, x: -g * sin(x), reads="x")
 
 tan = unary("tan", "Tangent of an angle in radians.", ("tan(0.0)", 0.0))
 tan.vjp(lambda g, out, x: g * (1 + square(out)))
@@ -197,7 +197,7 @@ def tanh_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) 
 
 
 has_formula("x * (1.0 - y * y)")(tanh_gradient)
-tanh.vjp(lambda g, out, x: tanh_gradient(g, out))
+tanh.vjp(lambda g, out, x: tanh_gradient(g, out), reads="out")
 tanh_gradient.vjp(
     lambda c, out, g, y: like(tanh_gradient(c, y), g),
     lambda c, out, g, y: like(-2 * (c * g * y), y),

@@ -92,7 +92,7 @@ def _constrain(x: DistributedArray, *, layout: Layout) -> DistributedArray:
     return alias
 
 
-_constrain.vjp(lambda g, out, x, *, layout: _scatter(g, layouts=(x.layout.resolved,))[0])
+_constrain.vjp(lambda g, out, x, *, layout: _scatter(g, layouts=(x.layout.resolved,))[0], reads="")
 
 
 class _Derived(Observer):

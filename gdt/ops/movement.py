@@ -74,7 +74,7 @@ def _moved_back(
     return relayout(g, Layout.of(have.mesh, dims))
 
 
-_relayout.vjp(_moved_back)
+_relayout.vjp(_moved_back, reads="")
 _copy_to_mesh.vjp(
     lambda g, out, x, *, layout: g if g.mesh is x.mesh else relayout(g, _on_mesh_of(x, g))
 )
@@ -92,7 +92,7 @@ def copy(x: ArrayType, /) -> BlockPlan:
     return BlockPlan([None], x, [duplicate] * len(x.mesh.blocks))
 
 
-copy.vjp(lambda g, out, x: g)
+copy.vjp(lambda g, out, x: g, reads="")
 
 
 @planned_op(view="x")
@@ -102,7 +102,7 @@ def alias(x: ArrayType, /) -> BlockPlan:
     return BlockPlan([None], x, [_itself] * len(x.mesh.blocks))
 
 
-alias.vjp(lambda g, out, x: g)
+alias.vjp(lambda g, out, x: g, reads="")
 
 
 def _itself(block: Block) -> Block:

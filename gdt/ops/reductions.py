@@ -132,7 +132,7 @@ def _sum_vjp(
     return restore_axes(g, x, axis, keepdims)
 
 
-sum_.vjp(_sum_vjp)
+sum_.vjp(_sum_vjp, reads="")
 sum_.kernel(sum_kernel)
 
 
@@ -212,7 +212,7 @@ def _mean_vjp(
     return restore_axes(share, x, axis, keepdims)
 
 
-mean.vjp(_mean_vjp)
+mean.vjp(_mean_vjp, reads="")
 mean.kernel(mean_kernel)
 
 

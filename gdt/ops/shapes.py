@@ -222,7 +222,7 @@ def _(
     return methodcaller("reshape", block_shape)
 
 
-reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
+reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape), reads="")
 
 
 reshape_ = public(reshape.shows(lambda x, out, *, shape: ("reshape", out.shape)))
@@ -343,7 +343,7 @@ def _transpose_vjp(g: Any, out: Any, x: Any, *, axes: Sequence[int] | None = Non
     return transpose(g, tuple(int(i) for i in np.argsort([a % x.ndim for a in axes])))
 
 
-transpose.vjp(_transpose_vjp)
+transpose.vjp(_transpose_vjp, reads="")
 
 
 def _transposition(
@@ -425,7 +425,7 @@ def _broadcast_vjp(g: Any, out: Any, x: Any, *, shape: Shape) -> Any:
     return unbroadcast(g, x)
 
 
-broadcast_to.vjp(_broadcast_vjp)
+broadcast_to.vjp(_broadcast_vjp, reads="")
 
 
 broadcast_to_ = public(broadcast_to.shows(lambda x, out, *, shape: ("broadcast_to", out.shape)))

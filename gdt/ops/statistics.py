@@ -241,7 +241,7 @@ def _moments_vjp(g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False
     return (moments_gradient(x, out[0], g[0], g[1], axes),)
 
 
-moments.vjp(joint=_moments_vjp)
+moments.vjp(joint=_moments_vjp, reads="x out0")
 moments.kernel(moments_kernel)
 moments.specialize(moments_loop)
 

@@ -163,7 +163,9 @@ def add_at(
 
 
 take_in_range.vjp(
-    lambda g, out, x, indices, *, axis: add_at(g, indices, carrier_of(x, axis), axis=axis), None
+    lambda g, out, x, indices, *, axis: add_at(g, indices, carrier_of(x, axis), axis=axis),
+    None,
+    reads="indices",
 )
 add_at.vjp(
     lambda c, out, g, indices, carrier, *, axis: take_in_range(c, indices, axis=axis), None, None

@@ -91,7 +91,7 @@ def _normalize_features_vjp(
     return g_x, g_scale, g_offset
 
 
-normalize_features.vjp(joint=_normalize_features_vjp)
+normalize_features.vjp(joint=_normalize_features_vjp, reads="x scale out1 out2")
 
 
 @public

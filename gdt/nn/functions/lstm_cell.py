@@ -41,7 +41,7 @@ def _with_zeros(g: Sequence[Any], out: Sequence[Any]) -> list[Any]:
     return [zeros_like(y) if c is None else c for c, y in zip(g, out, strict=True)]
 
 
-steps_of.vjp(_joined)
+steps_of.vjp(_joined, reads="")
 
 
 CELL = FormulaLoop(
@@ -169,5 +169,5 @@ def _gradient_vjp(g: Sequence[Any], out: Sequence[Any], *operands: Any) -> tuple
     return pull(tuple(_with_zeros(g, out)))
 
 
-lstm_cell.vjp(joint=_cell_vjp)
+lstm_cell.vjp(joint=_cell_vjp, reads="cell out1 out2")
 lstm_cell_gradient.vjp(joint=_gradient_vjp)

@@ -191,8 +191,8 @@ def _log_softmax_vjp(g: Any, out: Any, x: Any, *, axis: Axis) -> Any:
     return subtract(g, multiply(exp(out), sum_(g, axis=axis, keepdims=True)))
 
 
-softmax_of_whole.vjp(_softmax_vjp)
-log_softmax_of_whole.vjp(_log_softmax_vjp)
+softmax_of_whole.vjp(_softmax_vjp, reads="out")
+log_softmax_of_whole.vjp(_log_softmax_vjp, reads="out")
 
 
 def _reduced_axes(x: DistributedArray, statistic: DistributedArray) -> tuple[int, ...]:
@@ -209,11 +209,13 @@ softmax_from.vjp(
     lambda g, out, x, largest, total: softmax_gradient(g, out, _reduced_axes(x, largest)),
     None,
     None,
+    reads="out",
 )
 log_softmax_from.vjp(
     lambda g, out, x, largest, total: _log_softmax_vjp(g, out, x, axis=_reduced_axes(x, largest)),
     None,
     None,
+    reads="out",
 )
 
 

@@ -301,5 +301,5 @@ def add_halos(x: ArrayType, /, *, how: Tiling) -> BlockPlan:
     return _planned(layout, whole, Recut([flat], whole, how.dim, pieces, adds=True), flat)
 
 
-exchange_halos.vjp(lambda g, out, x, *, how, fill=0: untiled(g, how))
-add_halos.vjp(lambda g, out, x, *, how: tiled(g, how))
+exchange_halos.vjp(lambda g, out, x, *, how, fill=0: untiled(g, how), reads="")
+add_halos.vjp(lambda g, out, x, *, how: tiled(g, how), reads="")

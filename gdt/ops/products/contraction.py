@@ -315,12 +315,15 @@ matrix_product.alternative(partial(reduced_in_panels, matrix_product))
 matrix_product.vjp(
     lambda g, out, x, w: like(matrix_product_nt(g, w), x),
     lambda g, out, x, w: like(matrix_product_tn(x, g), w),
+    reads=("w", "x"),
 )
 matrix_product_nt.vjp(
     lambda g, out, x, w: like(matrix_product(g, w), x),
     lambda g, out, x, w: like(matrix_product_tn(g, x), w),
+    reads=("w", "x"),
 )
 matrix_product_tn.vjp(
     lambda g, out, x, w: like(matrix_product_nt(w, g), x),
     lambda g, out, x, w: like(matrix_product(x, g), w),
+    reads=("w", "x"),
 )

@@ -104,6 +104,7 @@ def _cotangent(
 contraction.vjp(
     lambda g, out, x, w, *, terms: _cotangent(g, w, x, (terms[2], terms[1], terms[0])),
     lambda g, out, x, w, *, terms: _cotangent(g, x, w, (terms[2], terms[0], terms[1])),
+    reads=("w", "x"),
 )
 
 

@@ -98,7 +98,7 @@ def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) 
 
 has_formula("x if (x > 0.0) | (x != x) else 0.0", replaces=4)(relu)
 has_formula("x * (full_like(x, 1.0) if y > 0.0 else 0.0)")(relu_gradient)
-relu.vjp(lambda g, out, x: relu_gradient(g, out))
+relu.vjp(lambda g, out, x: relu_gradient(g, out), reads="out")
 relu_gradient.vjp(
     lambda c, out, g, y: like(relu_gradient(c, y), g),
     lambda c, out, g, y: zero(c, out, y),
@@ -128,7 +128,7 @@ has_formula(
         f"{'maximum' if negative_slope <= 1 else 'minimum'}(x, x * {float(negative_slope)!r})"
     )
 )(leaky_relu)
-leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: where(x > 0, g, g * negative_slope))
+leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: where(x > 0, g, g * negative_slope), reads="x")
 
 
 @op(UNARY, prepare=_real("elu"))
@@ -194,7 +194,7 @@ def sigmoid_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = Non
 
 has_close_formula("sigmoid(x)")(sigmoid)
 has_formula("x * (y * (1.0 - y))")(sigmoid_gradient)
-sigmoid.vjp(lambda g, out, x: sigmoid_gradient(g, out))
+sigmoid.vjp(lambda g, out, x: sigmoid_gradient(g, out), reads="out")
 sigmoid_gradient.vjp(
     lambda c, out, g, y: like(sigmoid_gradient(c, y), g),
     lambda c, out, g, y: like(c * g * (1 - 2 * y), y),
@@ -222,7 +222,7 @@ def softplus(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
 
 
 has_close_formula("softplus(x)")(softplus)
-softplus.vjp(lambda g, out, x: g * sigmoid(x))
+softplus.vjp(lambda g, out, x: g * sigmoid(x), reads="x")
 
 
 @op(UNARY, prepare=_real("silu"))
@@ -263,7 +263,7 @@ s = sigmoid(x)
 far = 1e4 if x > 1e4 else (-1e4 if x < -1e4 else x)
 ((1.0 - s) * far + 1.0) * s
 """)(silu_slope)
-silu.vjp(lambda g, out, x: g * silu_slope(x))
+silu.vjp(lambda g, out, x: g * silu_slope(x), reads="x")
 silu_slope.vjp(_silu_slope_vjp)
 
 # ---------------------------------------------------------------- erf and gelu
@@ -377,5 +377,8 @@ has_close_formula(_gelu_formula, ["f4"])(gelu)
 has_close_formula(lambda approximate=False: TANH_SLOPE if approximate else ERF_SLOPE, ["f4"])(
     gelu_slope
 )
-gelu.vjp(lambda g, out, x, approximate=False: g * gelu_slope(x, approximate=bool(approximate)))
+gelu.vjp(
+    lambda g, out, x, approximate=False: g * gelu_slope(x, approximate=bool(approximate)),
+    reads="x",
+)
 gelu_slope.vjp(_gelu_slope_vjp)

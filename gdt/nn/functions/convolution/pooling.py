@@ -124,7 +124,8 @@ def take_maxima(
 
 
 max_pool_tiles.vjp(
-    lambda g, out, x, *, numbers, how: max_pool_gradient(g, x, out, numbers=numbers, how=how)
+    lambda g, out, x, *, numbers, how: max_pool_gradient(g, x, out, numbers=numbers, how=how),
+    reads="x out",
 )
 max_pool_gradient.vjp(
     lambda c, out, g, x, y, *, numbers, how: take_maxima(c, x, y, numbers=numbers, how=how),
@@ -158,7 +159,8 @@ def spread_over_windows(xp: Any, g: Block, /, numbers: Numbers, how: WindowSteps
 
 
 sum_pool_tiles.vjp(
-    lambda g, out, x, *, numbers, how: spread_over_windows(g, numbers=numbers, how=how)
+    lambda g, out, x, *, numbers, how: spread_over_windows(g, numbers=numbers, how=how),
+    reads="",
 )
 spread_over_windows.vjp(
     lambda c, out, g, *, numbers, how: sum_pool_tiles(c, numbers=numbers, how=how)

@@ -274,6 +274,7 @@ convolve_tiles.vjp(
     lambda g, out, x, kernel, *, numbers, how: convolution_kernel_gradient(
         x, g, numbers=numbers, how=how
     ),
+    reads=("kernel", "x"),
 )
 convolution_input_gradient.vjp(
     lambda c, out, g, kernel, *, numbers, how: convolve_tiles(c, kernel, numbers=numbers, how=how),

@@ -228,10 +228,10 @@ def _fused_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tup
     return None, like(gradient, logits)
 
 
-cross_entropy_of_whole.vjp(joint=_whole_vjp)
+cross_entropy_of_whole.vjp(joint=_whole_vjp, reads="labels out1")
 cross_entropy_of_whole.specialize(losses_loop)
-fused_cross_entropy.vjp(joint=_fused_vjp)
-cross_entropy_of_split.vjp(joint=_fused_vjp)
+fused_cross_entropy.vjp(joint=_fused_vjp, reads="labels logits out1 out2")
+cross_entropy_of_split.vjp(joint=_fused_vjp, reads="labels logits out1 out2")
 
 
 @public
