@@ -87,7 +87,7 @@ def initialize(
             address, count, index = _checked(*settings)
             if count > 1:
                 met = meet(address, count, index, timeout, facts(job))
-                _connect(Messages(index, *met, timeout))
+                _connect(Messages(index, met, timeout))
     _is_initialized = True
 
 
@@ -122,7 +122,7 @@ def _over_mpi(timeout: float) -> Messages:
         port = listener.getsockname()[1] if listener else 0
         address, job = world.bcast(((own, port), secrets.token_hex(16)))
     met = meet(address, count, index, timeout, facts(job), listener)
-    messages = mpi.MpiMessages(index, *met, timeout)
+    messages = mpi.MpiMessages(index, met, timeout)
     messages.mpi = started
     return messages
 

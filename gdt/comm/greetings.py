@@ -12,7 +12,7 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Iterable
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +20,10 @@ LOG = logging.getLogger("gdt.distributed")
 
 GREETING_TIMEOUT = 2.0  # seconds in which a new connection must send its greeting
 LONGEST = 1 << 13  # bytes of a greeting
-MOST = 64  # connections that may be silent at the same time
+MOST = 64  # connections that may be silent at the same time, beside those of the program
+
+# A connection, its host, and what it has said.
+Greeting = tuple[socket.socket, str, dict[str, Any]]
 
 
 class Line:
@@ -59,13 +62,13 @@ def send(connection: socket.socket, value: dict[str, Any]) -> None:
     connection.sendall(json.dumps(value).encode() + b"\n")
 
 
-def receive(connection: socket.socket, deadline: float) -> dict[str, Any]:
+def receive(connection: socket.socket, deadline: float, longest: int = 1 << 20) -> dict[str, Any]:
     """Read the line of a process that this one has connected to, and nothing beyond it.
 
     Raises ConnectionError if the other end closes before the line is complete, TimeoutError if the
     line is not complete at the time `deadline`, ValueError for anything but an object.
     """
-    line, is_complete = Line(connection, 1 << 20), False
+    line, is_complete = Line(connection, longest), False
     while not is_complete:
         seconds = deadline - time.monotonic()
         if seconds <= 0:
@@ -86,86 +89,77 @@ def refuse(connection: socket.socket, reason: str, remedy: str = "") -> None:
 class Greetings:
     """The greetings of all that connect to a server, in the order in which they are complete.
 
-    A context, at the end of which the connections are closed whose greetings are not complete.
+    selector: calls functions of events, which are its data. most: the number of connections that
+    may be silent at the same time.
     """
 
-    def __init__(self, server: socket.socket) -> None:
+    def __init__(
+        self, server: socket.socket, selector: selectors.BaseSelector, most: int = MOST
+    ) -> None:
         server.setblocking(False)
-        self._server, self._selector = server, selectors.DefaultSelector()
-        self._selector.register(server, selectors.EVENT_READ)
-        self._watched: set[socket.socket] = set()
+        self.server, self._selector, self._most = server, selector, most
+        selector.register(server, selectors.EVENT_READ, self._accept)
+        self.complete: deque[Greeting] = deque()
         # Those that have not greeted yet, with the host of each and the time when it is up.
         self._silent: dict[socket.socket, tuple[Line, str, float]] = {}
 
-    def __enter__(self) -> Greetings:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for connection in self._silent:
-            connection.close()
-        self._selector.close()
-
-    def watch(self, connections: Iterable[socket.socket]) -> None:
-        """Let `next` raise ConnectionError once one of these has closed."""
-        for connection in connections:
-            self._selector.register(connection, selectors.EVENT_READ)
-            self._watched.add(connection)
-
-    def next(self, deadline: float) -> tuple[socket.socket, str, dict[str, Any]]:
+    def next(self, deadline: float) -> Greeting:
         """Return the next connection whose greeting is complete, its host, and the greeting.
 
         What is no JSON object, or not complete in time, is refused. Raises TimeoutError at the time
         `deadline`."""
-        while (now := time.monotonic()) < deadline:
-            until = min([deadline, *(end for _, _, end in self._silent.values())])
-            for key, _ in self._selector.select(max(until - now, 0.0)):
-                connection = key.fileobj
-                if not isinstance(connection, socket.socket):
-                    continue
-                if connection is self._server:
-                    self._accept()
-                elif connection in self._watched:
-                    self._look_at(connection)
-                elif connection in self._silent:  # it may just have been sent away
-                    greeting = self._greeting(connection)
-                    if greeting is not None:
-                        _, host, _ = self._forget(connection)
-                        return connection, host, greeting
-            for connection, (_, _, end) in list(self._silent.items()):
-                if end < time.monotonic():
-                    self._refuse(connection, f"it sent no greeting in {GREETING_TIMEOUT:g} s")
-        raise TimeoutError
+        while not self.complete:
+            now = time.monotonic()
+            if now >= deadline:
+                raise TimeoutError
+            self.listen(min([deadline, *(end for _, _, end in self._silent.values())]) - now)
+        return self.complete.popleft()
 
-    def _accept(self) -> None:
+    def listen(self, seconds: float) -> None:
+        """Let the selector call functions, for what happens in some seconds; refuse those that
+        have been silent for too long."""
+        for key, events in self._selector.select(max(seconds, 0.0)):
+            if not _is_closed(key.fileobj):  # by another of the functions
+                key.data(events)
+        for connection, (_, _, end) in list(self._silent.items()):
+            if end < time.monotonic():
+                self._refuse(connection, f"it sent no greeting in {GREETING_TIMEOUT:g} s")
+
+    def _accept(self, _: int) -> None:
         with suppress(ConnectionError, BlockingIOError):  # it has closed again
-            connection, (host, *_) = self._server.accept()
+            connection, (host, *_) = self.server.accept()
             connection.setblocking(False)
-            if len(self._silent) == MOST:
-                self._refuse(next(iter(self._silent)), f"{MOST} others are silent as well")
+            if len(self._silent) == self._most:
+                self._refuse(next(iter(self._silent)), f"{self._most} others are silent as well")
             end = time.monotonic() + GREETING_TIMEOUT
             self._silent[connection] = Line(connection, LONGEST), host, end
-            self._selector.register(connection, selectors.EVENT_READ)
+            hear = lambda _: self._hear(connection)
+            self._selector.register(connection, selectors.EVENT_READ, hear)
 
-    def _look_at(self, other: socket.socket) -> None:
-        """Raise if a process that had come has gone; its first message is read later."""
-        self._selector.unregister(other)
-        self._watched.remove(other)
-        if not other.recv(1, socket.MSG_PEEK):
-            raise ConnectionError("a process that had come has gone")
-
-    def _greeting(self, connection: socket.socket) -> dict[str, Any] | None:
-        """Read from a connection that is silent so far; return its greeting if it is complete."""
-        line, _, _ = self._silent[connection]
+    def _hear(self, connection: socket.socket) -> None:
+        """Read from a connection that is silent so far."""
+        line, host, _ = self._silent[connection]
         try:
-            return line.value() if line.read() else None
+            if line.read():
+                greeting = line.value()
+                self._forget(connection)
+                self.complete.append((connection, host, greeting))
         except (OSError, ValueError) as cause:  # gone, or no process of gdt
             self._refuse(connection, f"it sent no greeting ({cause})")
-            return None
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
         self._forget(connection)
         refuse(connection, reason)
 
-    def _forget(self, connection: socket.socket) -> tuple[Line, str, float]:
+    def _forget(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
-        return self._silent.pop(connection)
+        del self._silent[connection]
+
+    def close(self) -> None:
+        """Close the server, and the connections whose greetings are not complete."""
+        for connection in [self.server, *self._silent, *(c for c, _, _ in self.complete)]:
+            connection.close()
+
+
+def _is_closed(file: Any) -> bool:
+    return isinstance(file, socket.socket) and file.fileno() < 0

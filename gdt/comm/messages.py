@@ -1,16 +1,22 @@
-"""Messages between the processes of a program: every two are connected by a socket.
+"""Messages between the processes of a program.
 
 All processes take the same steps in the same order, so a message carries the number of its step,
 its description, and the checksum of the sender's history. A message of another step, or of another
-history, means that the processes run different programs, and is an error at once. A connection that
-ends without a goodbye means that its process died, which every other process sees while it waits
-for anything.
+history, means that the processes run different programs, and is an error at once. Two processes
+are connected when one of them first sends something to the other. That a process has died every
+other one hears of the coordinator (`gdt.comm.coordinator`), while it waits for anything; those that
+are connected to it see it themselves.
+
+Values of the host travel along a tree (binomial, with process 0 as its root): of N processes none
+sends more than log2(N) + 1 messages, all together 2 (N - 1). Each compares its history with those
+of its neighbours in the tree, so all are compared.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import select
+import selectors
 import socket
 import threading
 import time
@@ -24,15 +30,22 @@ from gdt.comm.agreement import (
 )
 from gdt.comm.connection import (
     DATA,
+    ENDS,
+    FAILURE,
     GOODBYE,
+    GRACE,
     HISTORY,
     NOTES,
     Connection,
     Message,
     Peer,
+    Stream,
+    packed,
     packed_header,
 )
 from gdt.comm.differences import DIFFERENT_PROGRAMS, Difference, difference, step_text
+from gdt.comm.greetings import MOST, Greetings, refuse
+from gdt.comm.rendezvous import Meeting
 from gdt.comm.values import decoded, encoded
 from gdt.errors import DistributedError, error
 
@@ -53,22 +66,31 @@ class Messages:
     timeout: seconds for which a process waits for a message before it gives up.
     """
 
-    grace = 0.0  # seconds after a goodbye for which messages may still arrive
+    grace = GRACE  # seconds after a goodbye for which messages may still arrive
 
-    def __init__(
-        self,
-        index: int,
-        peers: Sequence[Peer],
-        sockets: Mapping[int, socket.socket],
-        timeout: float,
-    ) -> None:
-        self.index, self.peers, self.timeout = index, tuple(peers), timeout
+    def __init__(self, index: int, met: Meeting, timeout: float) -> None:
+        self.index, self.peers, self.timeout, self._met = index, tuple(met.peers), timeout, met
         self._thread = threading.current_thread()
-        self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
+        self._selector = selectors.DefaultSelector()
+        self._greetings = Greetings(met.server, self._selector, MOST + len(self.peers))
+        self._control = Stream(met.control, self._selector, self._hear, self._lose_coordinator)
+        self._noticed: set[int] = set()  # processes that have ended, or have told a history
+        self.connections = {
+            i: Connection(peer, self._noticed) for i, peer in enumerate(self.peers) if i != index
+        }
         self.number = 0  # of the step
         self.history = CallHistory()
         self.silent: set[int] = set()  # processes from which nothing came in time
         self.failure: DistributedError | None = None
+        self._told: dict[str, Any] | None = None  # in what other processes differ
+        # In a binomial tree the parent of a process lacks its lowest bit, so that those below a
+        # process are the ones that follow it, child by child in their order.
+        lowest = index & -index or 1 << len(self.peers).bit_length()
+        self._parent = [index & (index - 1)] if index else []
+        powers = [1 << k for k in range(lowest.bit_length() - 1)]
+        self._children = [index + n for n in powers if index + n < len(self.peers)]
+        if met.coordinator is not None:
+            met.coordinator.start()
 
     @property
     def own(self) -> Peer:
@@ -84,10 +106,12 @@ class Messages:
         sends nothing in time.
         """
         self.begin(what)
-        for i, arrays in outgoing.items():
-            parts = [p for a in arrays if (p := bytes_of(a)).nbytes]
-            header = self.header(what, sum(p.nbytes for p in parts))
-            self.connections[i].outgoing.extend([memoryview(header), *parts])
+        return self.transfer(outgoing, sources, what)
+
+    def transfer(
+        self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
+    ) -> dict[int, memoryview]:
+        """As `exchange`, in the step that was begun."""
         payloads: dict[int, memoryview] = {}
         missing = set(sources)
 
@@ -95,10 +119,60 @@ class Messages:
             for i in [i for i in missing if self.connections[i].arrived]:
                 payloads[i] = self.checked(i, self.connections[i].arrived.popleft(), what)
                 missing.discard(i)
-            return not missing and not any(c.outgoing for c in self.connections.values())
+            return not missing and not any(self.connections[i].unsent() for i in outgoing)
 
-        self.wait(done, missing, what)
+        try:
+            for i, arrays in outgoing.items():
+                parts = [p for a in arrays if (p := bytes_of(a)).nbytes]
+                self._send(i, self.header(what, sum(p.nbytes for p in parts)), *parts)
+            self.wait(done, missing, what)
+        except OSError as cause:
+            remedy = "See `ulimit -n` for how many files a process may open."
+            raise self.failed(what, f"a socket cannot be opened ({cause})", remedy) from cause
         return payloads
+
+    def _send(self, i: int, *parts: bytes | memoryview) -> None:
+        """Send to a process; connect to it if it has not connected to this one."""
+        connection = self.connections[i]
+        if not connection.streams:
+            if connection.is_over():
+                return
+            self._connect(connection)
+        connection.streams[0].send(*parts)
+
+    def _connect(self, connection: Connection) -> None:
+        """Open a stream to a process, which begins with a greeting."""
+        address = connection.peer.address
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        end = socket.socket(family, socket.SOCK_STREAM)
+        end.setblocking(False)
+        end.connect_ex(address)  # what is sent waits until it is connected; failures are read
+        greeting = json.dumps({"token": self._met.token, "index": self.index}).encode() + b"\n"
+        connection.add(end, self._selector, GRACE).send(greeting)
+
+    def _welcome(self, end: socket.socket, _: str, greeting: Mapping[str, Any]) -> None:
+        """Let a process that has connected to this one send."""
+        index = greeting.get("index")
+        if greeting.get("token") != self._met.token:
+            refuse(end, "it does not show the token of this program")
+        elif type(index) is not int or index not in self.connections:
+            refuse(end, f"index is {index!r}, of {len(self.peers)} processes")
+        else:
+            self.connections[index].add(end, self._selector, 0.0)
+
+    def _hear(self, message: Message) -> None:
+        """Take a message of the coordinator."""
+        news = json.loads(bytes(message.payload))
+        if message.kind == FAILURE:
+            self._told = {key: news[key] for key in ("problem", "remedy", "operands")}
+        elif message.kind == ENDS:
+            for i, reason, silent in news:
+                if i != self.index:
+                    self.connections[i].end(reason, silent)
+
+    def _lose_coordinator(self, _: str) -> None:
+        if self.index:
+            self.connections[0].lose(0.0)
 
     def header(self, what: str, nbytes: int, kind: bytes = DATA) -> bytes:
         """The bytes that stand before a payload of this step."""
@@ -145,13 +219,9 @@ class Messages:
 
     def listen(self, seconds: float) -> None:
         """Send and receive what can be, or wait that long for it."""
-        readers = [c for c in self.connections.values() if not c.closed]
-        writers = [c for c in readers if c.outgoing]
-        readable, writeable, _ = select.select(readers, writers, [], seconds)
-        for connection in readable:
-            connection.read()
-        for connection in writeable:
-            connection.write()
+        self._greetings.listen(seconds)
+        while self._greetings.complete:
+            self._welcome(*self._greetings.complete.popleft())
 
     # ---- histories
 
@@ -168,14 +238,13 @@ class Messages:
         raise self.disagreement(what, {source: f"step {message.number}, {message.what}"})
 
     def tell_notes(self, what: str) -> None:
-        """Send all others the checksum of this history, and compare those that they have sent;
-        without waiting for any."""
+        """Send the neighbours in the tree the checksum of this history, and compare those that they
+        have sent; without waiting for any."""
         if self.failure is not None:
             raise self.failure
         header = self.header("", 0, NOTES)
-        for connection in self.connections.values():
-            if not connection.closed:
-                connection.outgoing.append(memoryview(header))
+        for i in (*self._parent, *self._children):
+            self._send(i, header)
         self.listen(0)
         self.check((), what)
 
@@ -190,24 +259,37 @@ class Messages:
     def disagreement(self, what: str, steps: Mapping[int, str]) -> DistributedError:
         """The error of processes that have done different things, which names the first of these.
 
-        steps: descriptions of the steps that other processes take. All processes are told the
-        history of this one, and tell theirs before they end.
+        steps: the processes that differ from this one, and descriptions of the steps that they
+        take, "" if they are not known. They are told the history of this one, and tell theirs;
+        what is found all processes are told, by the coordinator.
         """
         own = self.history.told(f"step {self.number}, {what}")
-        data = np.frombuffer(json.dumps(own).encode(), np.uint8)
-        for connection in self.connections.values():
-            header = self.header(what, data.nbytes, HISTORY)
-            connection.outgoing.extend([memoryview(header), data.data])
-        open_ended = [c for c in self.connections.values() if c.goodbye is None]
+        data = json.dumps(own).encode()
+        told: set[int] = set()
         end = time.monotonic() + LINGER
-        while time.monotonic() < end and any(
-            c.outgoing or c.history is None for c in open_ended if not c.closed
-        ):
+        while self._told is None:
+            asked = {i for i in self._noticed if self.connections[i].history is not None}
+            for i in (steps.keys() | asked) - told:
+                self._send(i, self.header(what, len(data), HISTORY), data)
+                told.add(i)
+            others = [self.connections[i] for i in told]
+            is_open = any(c.unsent() or (c.history is None and not c.is_over()) for c in others)
+            if not is_open or time.monotonic() > end:
+                break
             self.listen(0.05)
-        histories = {i: c.history for i, c in self.connections.items() if c.history is not None}
-        processes, first = self._first_difference({self.index: own} | histories, steps)
+        if self._told is not None:
+            return self.failed(what, **self._told)
+        histories = {i: c.history for i in told if (c := self.connections[i]).history is not None}
+        known = {i: step for i, step in steps.items() if step}
+        processes, first = self._first_difference({self.index: own} | histories, known)
         operands = {str(self.peers[i]): s for i, s in zip(processes, first.sides, strict=True)}
-        return self.failed(what, first.problem, first.remedy, operands)
+        found: dict[str, Any] = {
+            "problem": first.problem,
+            "remedy": first.remedy,
+            "operands": operands,
+        }
+        self._control.send(packed(FAILURE, found))
+        return self.failed(what, **found)
 
     def _first_difference(
         self, histories: Mapping[int, dict[str, Any]], steps: Mapping[int, str]
@@ -245,25 +327,32 @@ class Messages:
     def check(self, missing: Iterable[int], what: str) -> None:
         """Raise if a process has died, failed or done other things, or if one that is waited for
         has ended."""
-        for connection in self.connections.values():
+        if self._told is not None:
+            raise self.failed(what, **self._told)
+        noticed = [self.connections[i] for i in sorted(self._noticed)]
+        for connection in noticed:
             if connection.history is not None or self._has_other_notes(connection):
-                raise self.disagreement(what, {})
-        for connection in self.connections.values():
+                raise self.disagreement(what, {connection.peer.index: ""})
+        for connection in noticed:
             if connection.garbage:
                 raise self.no_message(what, connection.peer, connection.garbage)
-            if connection.closed and connection.goodbye is None:
+            if connection.has_died():
                 raise self.failed(
                     what,
                     f"{connection.peer} has died",
                     "See what it printed last; it may have been killed, have run out of memory, or "
                     "have ended with an error.",
                 )
-        waited_for = set(missing)
-        for i, connection in self.connections.items():
-            if connection.goodbye is None or time.monotonic() - connection.ended < self.grace:
+        waited_for = set(missing) if noticed else set()
+        for connection in noticed:
+            if connection.goodbye is None:
                 continue
             # One that has failed is not waited for, but others will fail or wait for it.
-            if connection.goodbye or (i in waited_for and not connection.arrived):
+            is_waited_for = connection.peer.index in waited_for and not connection.arrived
+            seconds = 0.0 if connection.is_last else self.grace
+            if connection.goodbye or (
+                is_waited_for and time.monotonic() - connection.ended >= seconds
+            ):
                 reason = f": {connection.goodbye}" if connection.goodbye else ""
                 raise self.failed(
                     what,
@@ -293,7 +382,7 @@ class Messages:
 
     def unsent(self) -> list[int]:
         """The processes that have not taken all that this one has sent them."""
-        return [i for i, c in self.connections.items() if c.outgoing]
+        return [i for i, c in self.connections.items() if c.unsent()]
 
     def failed(
         self, what: str, problem: str, remedy: str, operands: Mapping[str, object] | None = None
@@ -313,11 +402,41 @@ class Messages:
 
     def gather(self, value: Any, what: str) -> list[Any]:
         """The values that all processes give, in their order; small ones, such as shapes."""
-        data = encoded(value, what.split(" ", maxsplit=1)[0])
-        others = [i for i in range(len(self.peers)) if i != self.index]
-        payloads = self.exchange({i: [data] for i in others}, others, what)
-        told = {self.index: value} | {i: self._decoded(i, payloads[i], what) for i in others}
-        return [told[i] for i in range(len(self.peers))]
+        return list(self.decide(value, lambda values: values, what))
+
+    def decide(self, value: Any, decision: Callable[[list[Any]], Any], what: str) -> Any:
+        """The value that process 0 makes of the values that all processes give, in their order."""
+        op = what.split(" ", maxsplit=1)[0]
+        own = encoded(value, op)
+        self.begin(what)
+        below = self.transfer({}, self._children, what)
+        data = [own, *(part for i in self._children for part in self._parts(i, below[i], what))]
+        if self._parent:
+            lengths = np.array([len(data), *map(len, data)], np.int64)
+            self.transfer({self._parent[0]: [lengths, *data]}, (), what)
+            return self._from_first(None, what)
+        values = [self._decoded(i, part.data, what) for i, part in enumerate(data) if i]
+        return self._from_first(decision([value, *values]), what)
+
+    def _from_first(self, value: Any, what: str) -> Any:
+        """The value of process 0, in the step that was begun."""
+        if not self._parent:
+            data = encoded(value, what.split(" ", maxsplit=1)[0])
+        else:
+            data = np.frombuffer(self.transfer({}, self._parent, what)[self._parent[0]], np.uint8)
+        self.transfer({i: [data] for i in reversed(self._children)}, (), what)
+        return self._decoded(0, data.data, what) if self._parent else value
+
+    def _parts(self, source: int, payload: memoryview, what: str) -> list[np.ndarray]:
+        """What a child sends of all processes below it: their number, the lengths of the parts, and
+        the parts."""
+        try:
+            count = int(np.frombuffer(payload, np.int64, 1)[0])
+            stops = np.cumsum(np.frombuffer(payload, np.int64, 1 + count)).tolist()
+            data = np.frombuffer(payload, np.uint8)[8 * (1 + count) :]
+            return [data[i - count : j - count] for i, j in itertools.pairwise(stops)]
+        except ValueError as cause:
+            raise self.no_message(what, self.peers[source], cause) from cause
 
     def _decoded(self, source: int, payload: memoryview, what: str) -> Any:
         """The value that a process has sent."""
@@ -329,29 +448,44 @@ class Messages:
     def broadcast(self, value: Any) -> Any:
         """The value that process 0 gives."""
         if self.index == 0:
-            data = encoded(value)
-            self.exchange({i: [data] for i in self.connections}, (), "broadcast")
-            return value
-        return self._decoded(0, self.exchange({}, (0,), "broadcast")[0], "broadcast")
+            encoded(value)  # nothing is begun with one that cannot be sent
+        self.begin("broadcast")
+        return self._from_first(value, "broadcast")
+
+    # ---- the end
 
     def close(self, reason: str = "") -> None:
         """Say goodbye, with the reason if the program failed; and then see to it that the others
         can tell before a launcher ends them."""
         silent = json.dumps(sorted(self.silent)).encode()
-        goodbye = memoryview(self.header(reason, len(silent), GOODBYE) + silent)
-        for connection in self.connections.values():
-            connection.outgoing.append(goodbye)
+        goodbye = self.header(reason, len(silent), GOODBYE) + silent
+        for stream in (self._control, *(c.streams[0] for c in self._connected())):
+            stream.send(goodbye)
         end = time.monotonic() + LINGER
         while time.monotonic() < end and self._is_needed(reason):
             self.listen(0.05)
-        for connection in self.connections.values():
-            connection.close()
+        for stream in self._streams():
+            stream.close()
+        self._greetings.close()
+        if self._met.coordinator is not None:
+            self._met.coordinator.join(LINGER)
+        self._selector.close()
+
+    def _connected(self) -> list[Connection]:
+        return [c for c in self.connections.values() if c.streams]
+
+    def _streams(self) -> list[Stream]:
+        return [self._control, *(s for c in self._connected() for s in c.streams)]
 
     def leave_to_parent(self) -> None:
         """After a fork, in the child: it holds copies of the sockets, which would stay open when
-        the parent dies, and must not speak in its name."""
-        for connection in self.connections.values():
-            connection.close()
+        the parent dies, and must not speak in its name. The system's selector is the parent's."""
+        self._selector.close()
+        self._greetings.close()
+        for stream in self._streams():
+            stream.socket.close()
+        if self._met.coordinator is not None:
+            self._met.coordinator.close()
         self.failure = error(
             DistributedError,
             "fork",
@@ -360,10 +494,16 @@ class Messages:
         )
 
     def _is_needed(self, reason: str) -> bool:
-        """Whether a process is still to hear from this one, or to say that it has understood."""
+        """Whether a process is still to hear from this one, or to say that it has understood; or
+        the coordinator, which ends with process 0, is to tell of it."""
         silent = self.silent.union(*(c.silent for c in self.connections.values()))
-        others = [c for i, c in self.connections.items() if not c.closed and i not in silent]
-        return any(c.outgoing or (reason and c.goodbye is None) for c in others)
+        others = [c for i, c in self.connections.items() if i not in silent]
+        if self._control.closed or 0 in silent:  # the coordinator tells of nobody any more
+            others = [c for c in others if c.streams]
+        waits = bool(reason) or self.index == 0
+        return any(c.unsent() or (waits and not c.is_over()) for c in others) or (
+            bool(self._control.outgoing) and 0 not in silent
+        )
 
 
 def _number(step: str) -> str:

@@ -101,7 +101,6 @@ class MpiMessages(Messages):
     """
 
     mpi: Mpi
-    grace = 1.0  # a goodbye may be faster than the last message
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -111,15 +110,14 @@ class MpiMessages(Messages):
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="gdt: watch MPI", daemon=True).start()
 
-    def exchange(
+    def transfer(
         self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
     ) -> dict[int, memoryview]:
-        self.begin(what)
         missing = set(sources)
         self._looked = time.monotonic()
         self._current_wait = Wait(what, missing, self._looked + self.timeout)
         try:
-            return self._exchange(outgoing, missing, what)
+            return self._transfer(outgoing, missing, what)
         # mpi4py may fail to decode MPI's text about a process whose memory is gone.
         except (self.mpi.module.Exception, UnicodeError) as cause:
             raise self._lost(what, cause) from cause
@@ -151,7 +149,7 @@ class MpiMessages(Messages):
             self._looked = time.monotonic()
             super().listen(seconds)
 
-    def _exchange(
+    def _transfer(
         self, outgoing: Mapping[int, Payload], missing: set[int], what: str
     ) -> dict[int, memoryview]:
         world = self.mpi.world
@@ -243,9 +241,7 @@ class MpiMessages(Messages):
 
     def _missing_at_end(self) -> str:
         """Say goodbye, and wait until all others have; why one of them never will, or empty."""
-        goodbye = memoryview(self.header("", 0, GOODBYE))
-        for connection in self.connections.values():
-            connection.outgoing.append(goodbye)
+        self._control.send(self.header("", 0, GOODBYE))
         end = time.monotonic() + self.timeout
         try:
             while missing := [i for i, c in self.connections.items() if c.goodbye is None]:

@@ -1,9 +1,9 @@
-"""Connect the processes of a program, through process 0, which listens at an address that all know.
+"""Let the processes of a program meet at process 0, which listens at an address that all know.
 
 Every process tells process 0 its job, its index and where it listens. Process 0 answers with a
-table of all processes and a token. Then every process connects to the processes of lower index, and
-shows the token. So one socket connects any two processes. Greetings of strangers and of processes
-of other jobs are refused and logged.
+table of all processes and a token, in one message. The sockets of the meeting stay, to the
+coordinator; others are opened when two processes first exchange data, and show the token. Greetings
+of strangers and of processes of other jobs are refused and logged.
 
 Nothing that comes from a socket is unpickled or run: greetings are lines of JSON, and later
 messages are JSON and the bytes of arrays (`gdt.comm.values`). One who knows the job and connects
@@ -15,25 +15,41 @@ from __future__ import annotations
 
 import os
 import secrets
+import selectors
 import socket
 import time
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, closing, suppress
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from gdt.comm import job
-from gdt.comm.connection import Peer
-from gdt.comm.greetings import Greetings, receive, refuse, send
+from gdt.comm.connection import Address, Peer, set_options
+from gdt.comm.coordinator import Coordinator
+from gdt.comm.greetings import LOG, MOST, Greetings, receive, refuse, send
 from gdt.errors import DistributedError, error
 
-Address = tuple[str, int]
 Sockets = dict[int, socket.socket]
 Job = dict[str, str]
 
-GREETING = "gdt 3"  # the name and the version of this protocol
-# After 4 seconds of silence TCP sends a probe every second, and gives up after 5 without an answer:
-# a host that is gone is noticed within 9 seconds (tcp(7)), unless data is on its way there.
-LIFE_SIGNS = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5}
+GREETING = "gdt 4"  # the name and the version of this protocol
 GRACE = 5.0  # seconds after the timeout in which process 0 still tells the others who is missing
+ENTRY = 1 << 10  # the most bytes of a process in the table
+DESCRIPTORS = 256  # of a process, beside its sockets
+BACKLOG = 1 << 12  # connections that wait until a process accepts them
+
+
+class Meeting(NamedTuple):
+    """What a process has after all have met.
+
+    token: what a process shows to another when it opens a socket to it. server: listens for those
+    that do. control: the socket to the coordinator, which is a thread of process 0.
+    """
+
+    peers: list[Peer]
+    token: str
+    server: socket.socket
+    control: socket.socket
+    coordinator: Coordinator | None = None
 
 
 def meet(
@@ -43,8 +59,8 @@ def meet(
     timeout: float,
     own_job: Job,
     listener: socket.socket | None = None,
-) -> tuple[list[Peer], Sockets]:
-    """Connect to all other processes; return all processes, and a socket to each of the others.
+) -> Meeting:
+    """Meet all other processes.
 
     own_job: what the processes have in common (`gdt.comm.job`).
     listener: the socket with which process 0 listens at `address`, if it does so already.
@@ -53,20 +69,26 @@ def meet(
     disagree about their number or indices.
     """
     deadline = time.monotonic() + timeout
+    _allow_descriptors(2 * count + DESCRIPTORS)
     try:
         with ExitStack() as stack:  # closes all sockets if there is an error
             if index == 0:
-                with listener or _listen(address) as server, Greetings(server) as greetings:
-                    peers, sockets = _welcome(greetings, count, deadline, own_job, stack)
+                with (
+                    listener or _listen(address) as server,
+                    selectors.DefaultSelector() as selector,
+                    closing(Greetings(server, selector, MOST + count)) as greetings,
+                ):
+                    meeting = _welcome(greetings, selector, count, deadline, own_job, stack)
             else:
-                peers, sockets = _join(address, count, index, deadline, own_job, stack)
+                meeting = _join(address, count, index, deadline, own_job, stack)
             stack.pop_all()
-            return peers, sockets
+            return meeting
     except OSError as cause:
         place = f"{address[0]}:{address[1]}"
         raise _error(
             f"process {index} cannot meet the others at {place} ({_reason(cause)})",
-            "Is every process started, and can this host reach that address?",
+            "Is every process started, and can this host reach that address? Once all have met, "
+            "process 0 listens there no more.",
         ) from cause
 
 
@@ -78,9 +100,20 @@ def _reason(cause: OSError) -> str:
     return "timed out" if isinstance(cause, TimeoutError) else str(cause)
 
 
+def _allow_descriptors(count: int) -> None:
+    """Let this process open so many files, if the system's hard limit allows them: the soft one is
+    often 1,024. Without them, opening a socket is the error."""
+    with suppress(ImportError, ValueError, OSError):
+        resource = import_module("resource")  # which not every system has
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft not in (resource.RLIM_INFINITY, *range(count, soft + 1)):
+            most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _server(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family)
+    return socket.create_server(address, family=family, backlog=BACKLOG)
 
 
 def _listen(address: Address) -> socket.socket:
@@ -97,13 +130,28 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _welcome(
-    greetings: Greetings, count: int, deadline: float, own_job: Job, stack: ExitStack
-) -> tuple[list[Peer], Sockets]:
+    greetings: Greetings,
+    selector: selectors.BaseSelector,
+    count: int,
+    deadline: float,
+    own_job: Job,
+    stack: ExitStack,
+) -> Meeting:
+    own_server = stack.enter_context(_server((greetings.server.getsockname()[0], 0)))
     sockets: Sockets = {}
-    connections: list[socket.socket] = []
+    # Where process 0 listens the others know but for the port.
     table: list[Any] = [None] * count
-    table[0] = [socket.gethostname(), os.getpid(), "", 0]
+    table[0] = [socket.gethostname(), os.getpid(), "", own_server.getsockname()[1]]
     problem = ""
+
+    def look_at(i: int) -> None:
+        """Forget a process that has gone again: it may be started anew."""
+        if not sockets[i].recv(1, socket.MSG_PEEK):
+            LOG.warning("process %d (host %s, pid %d) has gone again", i, *table[i][:2])
+            selector.unregister(sockets[i])
+            sockets.pop(i).close()
+            table[i] = None
+
     while None in table and not problem:
         try:
             connection, host, hello = greetings.next(deadline)
@@ -116,22 +164,42 @@ def _welcome(
         if refusal or other_job:
             refuse(connection, refusal or other_job, job.OWN_PORT if other_job else "")
             continue
-        _set_options(connection, deadline)
-        connections.append(stack.enter_context(connection))
+        stack.enter_context(connection)
         i, its_count = hello["index"], hello["count"]
         if its_count != count:
             problem = f"process {i} counts {its_count} processes, process 0 counts {count}"
         elif table[i] is not None:
             problem = f"two processes say that they are process {i}"
+        if problem:
+            send(connection, {"problem": problem})
         else:
             table[i] = [hello["host"], hello["pid"], host, hello["port"]]
             sockets[i] = connection
-    answer = {"problem": problem, "token": secrets.token_hex(16), "table": table}
-    for connection in connections:
-        send(connection, answer)
+            selector.register(connection, selectors.EVENT_READ, lambda _, i=i: look_at(i))
+    token = secrets.token_hex(16)
+    answer = {"problem": problem, "token": token, "table": table}
+    for connection in sockets.values():
+        with suppress(OSError):  # the coordinator will notice that it has gone
+            connection.settimeout(max(deadline + GRACE - time.monotonic(), 0.001))
+            send(connection, answer)
     if problem:
         raise _error(problem)
-    return [Peer(i, host, pid) for i, (host, pid, _, _) in enumerate(table)], sockets
+    control, other_end = socket.socketpair()
+    return Meeting(
+        _peers(table, ""),
+        token,
+        own_server,
+        control,
+        Coordinator({0: other_end, **sockets}),
+    )
+
+
+def _peers(table: Any, host_of_first: str) -> list[Peer]:
+    """The processes of a table: host, id, and the address at which each listens."""
+    return [
+        Peer(i, host, pid, (str(at or host_of_first), int(port)))
+        for i, (host, pid, at, port) in enumerate(table)
+    ]
 
 
 def _refusal(hello: dict[str, Any], count: int) -> str:
@@ -154,68 +222,40 @@ def _refusal(hello: dict[str, Any], count: int) -> str:
 
 def _join(
     address: Address, count: int, index: int, deadline: float, own_job: Job, stack: ExitStack
-) -> tuple[list[Peer], Sockets]:
-    sockets = {0: _connect(address, deadline, stack)}
-    with _server((sockets[0].getsockname()[0], 0)) as server, Greetings(server) as greetings:
-        hello = {
-            "greeting": GREETING,
-            "job": own_job,
-            "index": index,
-            "count": count,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "port": server.getsockname()[1],
-        }
-        send(sockets[0], hello)
-        try:
-            answer = receive(sockets[0], deadline + GRACE)
-            if answer["problem"] != "":
-                raise _error(str(answer["problem"]), str(answer.get("remedy", "")) or None)
-            token, table = answer["token"], answer["table"]
-            peers = [Peer(i, host, pid) for i, (host, pid, _, _) in enumerate(table)]
-            addresses = [(str(at), int(port)) for _, _, at, port in table]
-        except (LookupError, TypeError, ValueError):
-            raise _error(
-                f"what listens at {address[0]}:{address[1]} is no process of gdt"
-            ) from None
-        for i in range(1, index):
-            sockets[i] = _connect(addresses[i], deadline, stack)
-            send(sockets[i], {"token": token, "index": index})
-        greetings.watch(sockets.values())
-        while len(sockets) < count - 1:
-            connection, _, hello = greetings.next(deadline)
-            later = hello.get("index")
-            if hello.get("token") != token:
-                refuse(connection, "it does not show the token of this program")
-            elif type(later) is not int or later not in range(index + 1, count) or later in sockets:
-                refuse(connection, f"index is {later!r}, of {count} processes")
-            else:
-                _set_options(connection, deadline)
-                sockets[later] = stack.enter_context(connection)
-                greetings.watch([connection])
-    return peers, sockets
+) -> Meeting:
+    control = stack.enter_context(_connected(address, deadline))
+    server = stack.enter_context(_server((control.getsockname()[0], 0)))
+    hello = {
+        "greeting": GREETING,
+        "job": own_job,
+        "index": index,
+        "count": count,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "port": server.getsockname()[1],
+    }
+    send(control, hello)
+    try:
+        answer = receive(control, deadline + GRACE, (1 << 20) + ENTRY * count)
+        if answer["problem"] != "":
+            raise _error(str(answer["problem"]), str(answer.get("remedy", "")) or None)
+        peers = _peers(answer["table"], control.getpeername()[0])
+        return Meeting(peers, str(answer["token"]), server, control)
+    except (LookupError, TypeError, ValueError):
+        problem = f"what listens at {address[0]}:{address[1]} is no process of gdt"
+        raise _error(problem) from None
 
 
-def _connect(address: Address, deadline: float, stack: ExitStack) -> socket.socket:
-    """Connect to a process; retry until the deadline, since it may start later."""
+def _connected(address: Address, deadline: float) -> socket.socket:
+    """A socket to process 0; retries until the deadline, since it may start later, and its name
+    become known later."""
     while True:
         seconds = deadline - time.monotonic()
         try:
-            connection = stack.enter_context(socket.create_connection(address, max(seconds, 0.001)))
-            _set_options(connection, deadline + GRACE)
+            connection = socket.create_connection(address, max(seconds, 0.001))
+            set_options(connection)
             return connection
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, socket.gaierror):
             if seconds <= 0:
                 raise
-            time.sleep(0.05)
-
-
-def _set_options(connection: socket.socket, deadline: float) -> None:
-    """Let a socket wait until a deadline, send small messages at once, and notice that a host has
-    lost its power or its network, in which case nothing closes the connection."""
-    connection.settimeout(max(deadline - time.monotonic(), 0.001))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in LIFE_SIGNS.items():
-        if hasattr(socket, name):  # systems differ in the options that they have
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            time.sleep(min(0.05, seconds))

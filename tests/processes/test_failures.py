@@ -6,14 +6,12 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,17 +22,19 @@ import pytest
 
 import gdt
 from gdt import distributed
-from gdt.comm import connection, greetings, job, messages, mpi, rendezvous
+from gdt.comm import connection, messages, mpi
 from gdt.comm.agreement import Action, CallHistory, digest, held_notes
-from gdt.comm.connection import DATA, GOODBYE, HISTORY, NOTES, Peer
+from gdt.comm.connection import DATA, GOODBYE, HISTORY, NOTES, Stream
 from gdt.comm.messages import Messages
 from gdt.comm.notes import connected, note_held
-from gdt.comm.rendezvous import meet
+from gdt.comm.rendezvous import Meeting
 from gdt.errors import ArgumentError, DistributedError, MeshError
 from gdt.sharding import processes
 
+from . import threads
 from .forks import run
 from .launch import Ended, command, ended, mpiexec, remove, results, shared_memory, start
+from .threads import together
 
 PROMISED = 10.0  # seconds after which a process that dies has ended the others
 HANG = 60.0  # seconds after which a test gives up: time to start Python is in it
@@ -256,10 +256,6 @@ def test_the_order_in_which_a_dict_was_filled_does_not_matter(output: Path) -> N
 # ---------------------------------------------------------------- messages
 
 
-def peers(count: int) -> list[Peer]:
-    return [Peer(i, "here", 100 + i) for i in range(count)]
-
-
 @pytest.fixture(autouse=True)
 def threads_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the threads of this process send and receive as processes do."""
@@ -268,25 +264,15 @@ def threads_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Messages, Messages]]:
-    a, b = socket.socketpair()
-    ends = Messages(0, peers(2), {1: a}, 5.0), Messages(1, peers(2), {0: b}, 5.0)
-    yield ends
-    for end in ends:
-        for other in end.connections.values():
-            other.socket.close()
+    a, b = threads.connected(2)
+    yield a, b
+    together(a.close, b.close)
 
 
-def together(*calls: Callable[[], Any]) -> list[Any]:
-    """What each call returns or raises, all at the same time."""
-
-    def attempt(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except DistributedError as e:
-            return e
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [f.result() for f in [pool.submit(attempt, c) for c in calls]]
+def stream(sender: Messages, target: int) -> Stream:
+    """A stream on which a process sends to another."""
+    sender._send(target)
+    return sender.connections[target].streams[0]
 
 
 def test_values_are_gathered_in_order(pair: tuple[Messages, Messages]) -> None:
@@ -332,7 +318,7 @@ GARBAGE = {
 def test_what_is_no_message_is_named(what: str, pair: tuple[Messages, Messages]) -> None:
     a, b = pair
     sent, reason = GARBAGE[what]
-    b.connections[0].socket.sendall(sent)
+    stream(b, 0).send(sent)
     for _ in range(2):
         with pytest.raises(DistributedError) as found:
             a.gather(1, "all_gather over x")
@@ -345,18 +331,20 @@ def test_what_is_no_value_is_named(pair: tuple[Messages, Messages]) -> None:
     for data in (b"hello", b'{"a": 1}', b"{}", b'{"array": [1]}', b"[" * 9000):
         a.failure = None
         b.begin("barrier")
-        b.connections[0].outgoing.extend([memoryview(b.header("barrier", len(data)) + data)])
-        b.listen(0)
+        b._send(0, b.header("barrier", len(data)), data)
         with pytest.raises(DistributedError, match=r"process 1 \(.*\) sent what is no message: "):
             a.gather(None, "barrier")
 
 
 def test_memory_is_taken_as_bytes_arrive(pair: tuple[Messages, Messages]) -> None:
     a, b = pair
-    b.connections[0].socket.sendall(header_of(DATA, 1 << 62) + bytes(1000))
+    stream(b, 0).send(header_of(DATA, 1 << 62) + bytes(1000))
+    while not a.connections[1].streams:
+        a.listen(1.0)
     a.listen(1.0)
-    assert not a.connections[1].closed
-    assert a.connections[1]._buffer.nbytes == connection.TRUSTED
+    (from_b,) = a.connections[1].streams
+    assert not from_b.closed
+    assert from_b._buffer.nbytes == connection.TRUSTED
 
 
 def test_messages_beyond_what_is_trusted_arrive_whole(
@@ -376,8 +364,7 @@ def test_messages_beyond_what_is_trusted_arrive_whole(
 def test_what_a_process_sent_before_it_failed_counts(pair: tuple[Messages, Messages]) -> None:
     a, b = pair
     b.exchange({0: [np.arange(2)]}, (), "v")
-    b.connections[0].outgoing.append(memoryview(b.header("ValueError: no", 0, GOODBYE)))
-    b.listen(0)
+    stream(b, 0).send(b.header("ValueError: no", 0, GOODBYE))
     assert np.frombuffer(a.exchange({}, (1,), "v")[1], np.int64).tolist() == [0, 1]
     with pytest.raises(DistributedError, match="has ended: ValueError: no"):
         a.gather(1, "w")
@@ -455,8 +442,7 @@ def test_what_failed_once_fails_again(pair: tuple[Messages, Messages]) -> None:
 
 
 def test_a_silent_process_is_named_when_time_is_up() -> None:
-    a, b = socket.socketpair()
-    waiting = Messages(0, peers(2), {1: a}, 0.3)
+    waiting, silent = threads.connected(2, 0.3)
     with pytest.raises(DistributedError) as found:
         waiting.gather(1, "all_gather over 'x'")
     assert str(found.value).startswith(
@@ -466,37 +452,30 @@ def test_a_silent_process_is_named_when_time_is_up() -> None:
     began = time.monotonic()
     waiting.close("DistributedError")  # the others hear of it, but nobody waits for a silent one
     assert time.monotonic() - began < messages.LINGER / 2
-    a.close()
-    b.close()
+    silent.close()
 
 
 def test_a_process_that_takes_nothing_is_named_when_time_is_up() -> None:
-    a, b = socket.socketpair()
-    sending = Messages(0, peers(2), {1: a}, 0.3)
+    sending, other = threads.connected(2, 0.3)
     with pytest.raises(DistributedError, match="nothing came from process 1 "):
         sending.exchange({1: [np.zeros(1 << 22)]}, [], "all_gather")
-    a.close()
-    b.close()
+    together(sending.close, other.close)
 
 
-def test_a_process_that_is_a_step_ahead_is_not_the_one_that_differs() -> None:
-    sockets = {(i, j): socket.socketpair() for i in range(3) for j in range(i)}
-    ends = [
-        Messages(i, peers(3), {j: sockets[max(i, j), min(i, j)][i < j] for j in {0, 1, 2} - {i}}, 9)
-        for i in range(3)
-    ]
+def test_a_process_that_is_a_step_behind_is_not_the_one_that_differs() -> None:
+    ends = threads.connected(3, 9.0)
 
-    def differ(end: Messages, what: str, step: int) -> str:
+    def differ(end: Messages, what: str, step: int, other: int) -> str:
         end.number = step - 1
         with pytest.raises(DistributedError) as found:
-            end.gather(1, what)
+            end.exchange({} if step == 17 else {other: []}, (other,), what)
         end.close("DistributedError")
         return str(found.value)
 
     texts = together(
-        lambda: differ(ends[0], "all_reduce", 17),
-        lambda: differ(ends[1], "all_gather", 18),
-        lambda: differ(ends[2], "all_to_all", 18),
+        lambda: differ(ends[0], "all_reduce", 17, 1),
+        lambda: differ(ends[1], "all_gather", 18, 2),
+        lambda: differ(ends[2], "all_to_all", 18, 1),
     )
     for text in texts:
         assert "the processes run different programs" in text
@@ -505,11 +484,9 @@ def test_a_process_that_is_a_step_ahead_is_not_the_one_that_differs() -> None:
 
 
 def test_nobody_lingers_for_a_process_that_was_silent_to_another() -> None:
-    sockets = {(i, j): socket.socketpair() for i in range(3) for j in range(i)}
-    ends = [
-        Messages(i, peers(3), {j: sockets[max(i, j), min(i, j)][i < j] for j in {0, 1, 2} - {i}}, s)
-        for i, s in enumerate([0.3, 20.0, 20.0])
-    ]
+    ends = threads.connected(3)
+    for end, timeout in zip(ends, [0.3, 20.0, 20.0], strict=True):
+        end.timeout = timeout
     began = time.monotonic()
 
     def fail(end: Messages) -> str:
@@ -525,34 +502,40 @@ def test_nobody_lingers_for_a_process_that_was_silent_to_another() -> None:
     ends[2].close()
 
 
+@contextmanager
+def over_mpi(world: Any) -> Iterator[tuple[mpi.MpiMessages, Meeting]]:
+    """The messages of process 0 of two over a communicator of MPI, and what process 1 has."""
+    first, other = threads.met(2)
+    own = mpi.MpiMessages(0, first, 5.0)
+    own.mpi = mpi.Mpi(SimpleNamespace(Exception=RuntimeError), world, False)
+    try:
+        yield own, other
+    finally:
+        own._closed.set()
+        threads.leave(other)
+        Messages.close(own)
+
+
 @pytest.mark.parametrize("failure", [RuntimeError("MPI_ERR"), UnicodeError("utf-8")])
 @pytest.mark.parametrize("is_dead", [True, False], ids=["dead", "alive"])
 def test_what_mpi_raises_names_the_process_that_died(
     failure: Exception, is_dead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mpi.MpiMessages, "grace", 0.05)
-    ours, theirs = socket.socketpair()
     world = SimpleNamespace(Isend=Mock(side_effect=failure))
-    own = mpi.MpiMessages(0, peers(2), {1: ours}, 5.0)
-    own.mpi = mpi.Mpi(SimpleNamespace(Exception=RuntimeError), world, False)
-    with ours, theirs:
+    with over_mpi(world) as (own, other):
         if is_dead:
-            theirs.close()
+            other.control.close()
         problem = r"process 1 \(.*\) has died" if is_dead else r"MPI has failed \(\w+Error\)"
         with pytest.raises(DistributedError, match=f"all_reduce: {problem}"):
             own.exchange({1: [np.ones(3)]}, (1,), "all_reduce over x")
-        own._closed.set()
 
 
 def test_an_exchange_by_mpi_ends_when_what_was_sent_has_left() -> None:
-    ours, theirs = socket.socketpair()
     left = Mock(side_effect=[False, False, True])
     world = SimpleNamespace(Isend=Mock(return_value=SimpleNamespace(Test=left)))
-    own = mpi.MpiMessages(0, peers(2), {1: ours}, 5.0)
-    own.mpi = mpi.Mpi(SimpleNamespace(Exception=RuntimeError), world, False)
-    with ours, theirs:
+    with over_mpi(world) as (own, _):
         assert own.exchange({1: [np.ones(3)]}, (), "all_reduce over x") == {}
-        own._closed.set()
     assert left.call_count == 3
 
 
@@ -562,14 +545,11 @@ def test_a_process_that_mpi_does_not_return_to_ends_when_time_is_up(
     monkeypatch.setattr(mpi, "STUCK", 0.02)
     ended = threading.Event()
     monkeypatch.setattr(mpi.os, "_exit", lambda code: ended.set())
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        own = mpi.MpiMessages(0, peers(2), {1: ours}, 5.0)
+    with over_mpi(None) as (own, _):
         own.begin("all_reduce over x")
         with caplog.at_level("ERROR"):
             own._current_wait = mpi.Wait("all_reduce over x", {1}, time.monotonic() + 0.2)
             assert ended.wait(5)
-        own._closed.set()
     assert "MPI does not return from a step that has failed" in caplog.text
     assert "nothing came from process 1 " in caplog.text
 
@@ -601,369 +581,6 @@ def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
         a.gather(1, "all_gather")
     a.close("DistributedError")
     closing.join()
-
-
-# ---------------------------------------------------------------- meeting
-
-
-JOB = {"name": "test"}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def joining(
-    *counts_and_indices: tuple[int, int], timeout: float = 10.0, host: str = "127.0.0.1"
-) -> list[Any]:
-    address = (host, free_port())
-    return together(
-        *(lambda c=c, i=i: meet(address, c, i, timeout, JOB) for c, i in counts_and_indices)
-    )
-
-
-def test_every_two_processes_are_connected() -> None:
-    met = joining((4, 3), (4, 0), (4, 2), (4, 1))
-    for end in (end for _, sockets in met for end in sockets.values()):
-        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        for name, value in rendezvous.LIFE_SIGNS.items():
-            if hasattr(socket, name):
-                assert end.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
-    ends = [Messages(i, *met[k], 10.0) for i, k in enumerate((1, 3, 2, 0))]
-    found = together(*(lambda e=e: e.gather(e.index, "hello") for e in ends))
-    assert found == [[0, 1, 2, 3]] * 4
-    for end in ends:
-        for other in end.connections.values():
-            other.socket.close()
-
-
-def test_addresses_may_be_of_the_sixth_version() -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    for peers, sockets in joining((3, 0), (3, 1), (3, 2), host="::1"):
-        assert [p.index for p in peers] == [0, 1, 2]
-        for end in sockets.values():
-            end.close()
-
-
-# What strangers send who connect to a process that waits for others: a text, again and again or
-# once, and how many do so.
-STRANGERS = {
-    "silent": (b"", False, 1),
-    "many": (b"", False, 100),
-    "slow": (b"{", True, 1),
-    "endless": (b"x" * (1 << 16), True, 3),
-    "nested": (b'{"a":' * 1600 + b"\n", False, 1),
-    "nested too long": (b'{"a":' * 20_000 + b"\n", False, 1),
-    "many digits": (b'{"index": ' + b"9" * 8000 + b"}\n", False, 1),
-    "a browser": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", False, 1),
-    "bytes": (bytes(range(256)) * 8, False, 1),
-    "no text": (b"\xff\xfe\n", False, 1),
-    "no object": (b"[1, 2]\n", False, 1),
-    "empty": (b"{}\n", False, 1),
-}
-
-
-@contextmanager
-def strangers(address: Any, says: bytes, is_repeated: bool, count: int) -> Iterator[None]:
-    """A context in which strangers are connected to an address."""
-    is_over = threading.Event()
-
-    def speak(end: socket.socket) -> None:
-        with suppress(OSError):
-            end.sendall(says)
-            while is_repeated and not is_over.wait(0.01):
-                end.sendall(says)
-
-    with ExitStack() as stack:
-        ends = [stack.enter_context(socket.create_connection(address)) for _ in range(count)]
-        threads = [threading.Thread(target=speak, args=[end]) for end in ends if says]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            for thread in threads:
-                thread.join()
-
-
-@pytest.mark.parametrize("who", STRANGERS)
-def test_strangers_hold_nobody_up(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greetings, "GREETING_TIMEOUT", 60.0)  # longer than they meet
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        with strangers(address, *STRANGERS[who]):
-            zero, one, two = together(
-                lambda: meet(address, 3, 0, 20.0, JOB, server),
-                lambda: meet(address, 3, 1, 20.0, JOB),
-                lambda: third_of_three(address, stranger=STRANGERS[who]),
-            )
-    for end in (*zero[1].values(), *one[1].values(), *two[1]):
-        end.close()
-
-
-def test_silent_strangers_are_sent_away(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(greetings, "GREETING_TIMEOUT", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-
-        def wait(end: socket.socket) -> str:
-            answer = greetings.receive(end, time.monotonic() + 10.0)
-            for met in meet(address, 2, 1, 20.0, JOB)[1].values():
-                met.close()
-            return str(answer["problem"])
-
-        with socket.create_connection(address) as end:
-            met, answer = together(
-                lambda: meet(address, 2, 0, 20.0, JOB, server), lambda: wait(end)
-            )
-    assert answer == "the greeting is refused: it sent no greeting in 0.1 s"
-    assert "refused a connection from 127.0.0.1: it sent no greeting in 0.1 s" in caplog.text
-    met[1][1].close()
-
-
-def said(address: Any, *says: dict[str, Any]) -> list[str]:
-    """What a stranger is answered who connects and says that."""
-    answers = []
-    for greeting in says:
-        with socket.create_connection(address, 10.0) as end:
-            greetings.send(end, greeting)
-            answers.append(greetings.receive(end, time.monotonic() + 10.0)["problem"])
-    return answers
-
-
-def hello(**changed: Any) -> dict[str, Any]:
-    """The greeting of process 1 of two, with some changes."""
-    right = {"greeting": rendezvous.GREETING, "job": JOB, "index": 1, "count": 2}
-    return right | {"host": "here", "pid": 5, "port": 4000} | changed
-
-
-@pytest.mark.parametrize("index", [99, 2, 0, -1, "1", None, 1.0, True, [1]])
-def test_wrong_greetings_are_refused_and_logged(
-    index: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        met = together(
-            lambda: meet(address, 2, 0, 20.0, JOB, server),
-            lambda: (said(address, hello(index=index)), meet(address, 2, 1, 20.0, JOB)),
-        )
-    assert met[1][0][0].startswith("the greeting is refused: index is ")
-    assert "refused a connection from 127.0.0.1: index is " in caplog.text
-    for end in (*met[0][1].values(), *met[1][1][1].values()):
-        end.close()
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"greeting": "gdt 1"}, {"greeting": None}, {"port": "x"}, {"host": 5}, {"pid": None}],
-)
-def test_greetings_of_others_are_refused(changed: dict[str, Any]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        met = together(
-            lambda: meet(address, 2, 0, 20.0, JOB, server),
-            lambda: (said(address, hello(**changed)), meet(address, 2, 1, 20.0, JOB)),
-        )
-    assert met[1][0][0].startswith("the greeting is refused: ")
-    for end in (*met[0][1].values(), *met[1][1][1].values()):
-        end.close()
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "says"),
-    [
-        ({"name": "a"}, {"name": "b"}, "the name of its job is 'b', and that of process 0 'a'"),
-        ({"name": "a"}, {"program": "p"}, "the name of its job is none, and that of process 0 'a'"),
-        ({"program": "p"}, {"name": "a"}, "the name of its job is 'a', and that of process 0 none"),
-        ({"program": "p"}, {"program": "q"}, "the program of its job is 'q', and that of"),
-        ({"program": "p"}, {"program": ""}, "the program of its job is '', and that of"),
-        ({"program": "p", "run": "1"}, {"program": "p", "run": "2"}, "the run of its job is '2'"),
-        ({"program": "p"}, None, "it names its job None"),
-        ({"program": "p", "run": "1"}, {"program": "p"}, ""),
-        ({"program": "p"}, {"program": "p", "run": "2"}, ""),
-    ],
-)
-def test_processes_of_different_jobs_never_meet(own: Any, other: Any, says: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-
-        def joins() -> Any:
-            try:
-                return "", meet(address, 2, 1, 20.0, other)
-            except DistributedError as refusal:
-                return str(refusal), meet(address, 2, 1, 20.0, own)
-
-        zero, (refusal, one) = together(lambda: meet(address, 2, 0, 20.0, own, server), joins)
-    assert says in refusal and bool(says) == bool(refusal)
-    assert not says or refusal.endswith(f"\n  {job.OWN_PORT}")
-    for end in (*zero[1].values(), *one[1].values()):
-        end.close()
-
-
-def test_a_program_is_told_apart_by_what_its_file_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-
-    def facts_of(folder: str, text: bytes, name: str = "train.py") -> dict[str, str]:
-        path = tmp_path / folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(text)
-        monkeypatch.setattr(sys, "argv", [str(path), "--process-id", folder])
-        return job.facts(None)
-
-    own = facts_of("a", b"#!/a/python\nx = 1\ny = 2\n")
-    assert own["program"].startswith("train.py (")
-    assert own == facts_of("b", b"#!/b/python\r\nx = 1\r\ny = 2\r\n")
-    assert own != facts_of("b", b"#!/b/python\nx = 1\ny = 3\n")
-    assert own != facts_of("b", b"x = 1\ny = 2\n", "serve.py")
-    monkeypatch.setattr(sys, "argv", ["-c"])
-    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-    assert job.facts(None) == {"program": ""}
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
-    assert job.facts(None) == {"program": "", "run": "7"}
-    assert job.facts("mine") == {"name": "mine"}
-
-
-def third_of_three(
-    address: Any, *says: Callable[[str], dict[str, Any]], stranger: Any = (b"", False, 0)
-) -> tuple[list[str], list[socket.socket]]:
-    """Meet the others as process 2 of three does, after strangers have connected to process 1, who
-    say what is made of the token of the program; what they are answered, and the connections."""
-    first = rendezvous._connect(address, time.monotonic() + 10.0, ExitStack())
-    greetings.send(first, hello(index=2, count=3))
-    answer = greetings.receive(first, time.monotonic() + 10.0)
-    _, _, host, port = answer["table"][1]
-    with strangers((host, port), *stranger):
-        answers = said((host, port), *(greeting(answer["token"]) for greeting in says))
-        second = socket.create_connection((host, port), 10.0)
-        greetings.send(second, {"token": answer["token"], "index": 2})
-    return answers, [first, second]
-
-
-def test_strangers_between_two_processes_are_refused() -> None:
-    said_by_strangers = (
-        lambda token: {"token": "0" * 32, "index": 2},
-        lambda token: {"index": 2},
-        lambda token: {"token": token, "index": 1},
-        lambda token: {"token": token, "index": "2"},
-        lambda token: {"token": token},
-        lambda token: {"token": token, "index": 3},
-    )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        zero, one, two = together(
-            lambda: meet(address, 3, 0, 20.0, JOB, server),
-            lambda: meet(address, 3, 1, 20.0, JOB),
-            lambda: third_of_three(address, *said_by_strangers),
-        )
-    answers, ends = two
-    assert all("does not show the token" in answer for answer in answers[:2])
-    assert all("refused: index is " in answer for answer in answers[2:])
-    assert one[1][2].getpeername() == ends[1].getsockname()
-    for end in (*zero[1].values(), *one[1].values(), *ends):
-        end.close()
-
-
-def test_a_process_that_dies_while_others_meet_ends_them() -> None:
-    def dies(address: Any) -> None:
-        with socket.create_connection(address) as end:
-            greetings.send(end, hello(index=2, count=3))
-            greetings.receive(end, time.monotonic() + 10.0)
-
-    def gives_up(address: Any, server: socket.socket) -> None:
-        for end in meet(address, 3, 0, 20.0, JOB, server)[1].values():
-            end.close()  # as it does when it sees that process 2 has died
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        _, found, _ = together(
-            lambda: gives_up(address, server),
-            lambda: meet(address, 3, 1, 20.0, JOB),
-            lambda: dies(address),
-        )
-    assert "process 1 cannot meet the others" in str(found)
-    assert "a process that had come has gone" in str(found)
-
-
-def closed(found: list[Any]) -> list[str]:
-    """The errors of a meeting that failed."""
-    assert all(isinstance(f, DistributedError) for f in found)
-    return [str(f) for f in found]
-
-
-def test_two_processes_of_one_index_are_named() -> None:
-    first, second, third = closed(joining((3, 0), (3, 1), (3, 1)))
-    for text in (first, second, third):
-        assert "initialize: two processes say that they are process 1" in text
-
-
-def test_different_numbers_of_processes_are_named() -> None:
-    for text in closed(joining((2, 0), (3, 1))):
-        assert "process 1 counts 3 processes, process 0 counts 2" in text
-
-
-def test_processes_that_do_not_come_are_named() -> None:
-    for text in closed(joining((4, 0), (4, 2), timeout=1.0)):
-        assert "of 4 processes, these did not come: 1, 3" in text
-
-
-def test_an_address_without_process_is_named() -> None:
-    (text,) = closed(joining((2, 1), timeout=0.2))
-    assert "process 1 cannot meet the others at 127.0.0.1:" in text
-    assert "Connection refused" in text
-
-
-def test_an_address_of_another_host_or_in_use_is_named() -> None:
-    with pytest.raises(DistributedError, match=r"cannot listen at 192\.0\.2\.1:29500"):
-        meet(("192.0.2.1", 29500), 2, 0, 1.0, JOB)
-    with socket.create_server(("127.0.0.1", 0)) as used:
-        port = used.getsockname()[1]
-        with pytest.raises(DistributedError, match=f"cannot listen at 127.0.0.1:{port}"):
-            meet(("127.0.0.1", port), 2, 0, 1.0, JOB)
-
-
-@pytest.mark.parametrize(
-    ("says", "is_repeated", "problem"),
-    [
-        (b"HTTP/1.1 400 Bad Request\n", False, "is no process of gdt"),
-        (b'{"problem": ""}\n', False, "is no process of gdt"),
-        (b'{"problem": "", "token": "", "table": [[1, 2]]}\n', False, "is no process of gdt"),
-        (b"[" * 9000 + b"\n", False, "is no process of gdt"),
-        (b"x" * (1 << 16), True, "is no process of gdt"),
-        (b"x", True, r"cannot meet the others at .* \(timed out\)"),
-        (b"", False, r"cannot meet the others at .* \(timed out\)"),
-    ],
-)
-def test_an_address_of_another_program_is_named(
-    says: bytes, is_repeated: bool, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rendezvous, "GRACE", 0.2)
-    is_over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as other:
-
-        def answer() -> None:
-            with other.accept()[0] as end, suppress(OSError):
-                end.recv(1 << 12)
-                end.sendall(says)
-                while not is_over.wait(0.01):
-                    end.sendall(says * is_repeated)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        began = time.monotonic()
-        with pytest.raises(DistributedError, match=problem):
-            meet(other.getsockname(), 2, 1, 1.0, JOB)
-        assert time.monotonic() - began < 10.0
-        is_over.set()
-        thread.join()
 
 
 # ---------------------------------------------------------------- arguments
