@@ -50,8 +50,7 @@ def collectives(
         yield from collectives(mesh, tuple(others), share, itemsize)
         yield "all_gather", (axis,), nbytes
     else:
-        is_sent_whole = transport_of(mesh).sends_whole(axes, elements * itemsize)
-        yield "all_reduce", axes, (count if is_sent_whole else 2) * nbytes
+        yield "all_reduce", axes, 2 * nbytes
 
 
 def all_reduce(

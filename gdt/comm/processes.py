@@ -33,7 +33,9 @@ class MessageArrays:
         return np.frombuffer(part, dtype).reshape(shape)
 
 
-SMALL = 1 << 14  # bytes up to which every block is sent whole, in one step instead of two
+# Bytes up to which blocks are sent whole: between two processes each sends its own, among more one
+# process combines them. Either way as many bytes are sent as by reducing parts, in fewer messages.
+SMALL = 1 << 14
 
 
 class ProcessTransport(CopyTransport):
@@ -54,10 +56,6 @@ class ProcessTransport(CopyTransport):
         texts = ", ".join(f"{b.dtype}{list(b.shape)}" for b in blocks)
         return f"{what} of {self.mesh} as {self.mesh.grid}: {texts}{whole_arrays(types)}"
 
-    def sends_whole(self, axes: Axes, nbytes: int) -> bool:
-        is_between = any(map(self._others, self._groups(axes)))
-        return nbytes <= SMALL and self.mesh.grid == self.mesh.sizes and is_between
-
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
@@ -65,12 +63,14 @@ class ProcessTransport(CopyTransport):
         if not any(map(self._others, groups)):
             return super().all_reduce(blocks, axes, reduction, types)
         size, (shape, dtype) = len(groups[0]), (blocks[0].shape, blocks[0].dtype)
-        is_small = blocks[0].nbytes <= SMALL
-        self._count("all_reduce", groups, (size if is_small else 2) * (size - 1) * blocks[0].nbytes)
+        self._count("all_reduce", groups, 2 * (size - 1) * blocks[0].nbytes)
         what = f"all_reduce ({reduction}) over {self._named(axes)}"
-        if is_small:
+        if blocks[0].nbytes <= SMALL and max(len(self._others(g)) for g in groups) == 1:
             whole = self._spread([[b] for b in blocks], groups, what, types)
             return [combined([whole[n][0] for n in g], reduction) for g in self._by_own(groups)]
+        if blocks[0].nbytes <= SMALL:
+            totals = self._to_first(blocks, groups, reduction, what, types)
+            return self._from_first(totals, groups, what, types)
         # Each block of a group combines one part of all, and then sends it to all.
         parts = [np.array_split(b.reshape(-1), size) for b in blocks]
         length = parts[0][0].size  # the first parts are the longest

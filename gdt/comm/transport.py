@@ -51,10 +51,6 @@ class Transport(Protocol):
     ) -> list[Block]:
         """Combine the blocks along the grid axes `axes`; every block gets the result."""
 
-    def sends_whole(self, axes: Axes, nbytes: int) -> bool:
-        """Whether an all-reduce of so many bytes of every device sends them to all others, and not
-        in parts around a ring."""
-
     def reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
@@ -137,10 +133,6 @@ class BlockTransport:
     def _named(self, axes: Axes) -> str:
         return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
 
-    def sends_whole(self, axes: Axes, nbytes: int) -> bool:
-        """See `Transport.sends_whole`."""
-        return False
-
     def wait(self) -> None:
         """Nothing to wait for: collectives have ended when they return."""
 
@@ -198,9 +190,20 @@ class CopyTransport(BlockTransport):
     ) -> list[Block]:
         groups = self._groups(axes)
         self._count("reduce", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
+        what = f"reduce ({reduction}) over {self._named(axes)}"
+        return self._to_first(blocks, groups, reduction, what, types)
+
+    def _to_first(
+        self,
+        blocks: Sequence[Block],
+        groups: Sequence[Sequence[int]],
+        reduction: str,
+        what: str,
+        types: Types,
+    ) -> list[Block]:
+        """Combine the blocks of every group in its first block."""
         pairs = [(n, group[0]) for group in groups for n in group]
         pieces = {(n, first): blocks[n - self.first] for n, first in pairs if n in self.own}
-        what = f"reduce ({reduction}) over {self._named(axes)}"
         piece_of = self._deliver(pieces, pairs, blocks[0], what, types)
         out: list[Block] = list(blocks)
         for group in groups:
@@ -278,9 +281,14 @@ class CopyTransport(BlockTransport):
     def broadcast(self, blocks: Sequence[Block], axes: Axes, types: Types = ()) -> list[Block]:
         groups = self._groups(axes)
         self._count("broadcast", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
+        return self._from_first(blocks, groups, f"broadcast over {self._named(axes)}", types)
+
+    def _from_first(
+        self, blocks: Sequence[Block], groups: Sequence[Sequence[int]], what: str, types: Types
+    ) -> list[Block]:
+        """Give every block of a group the values of its first block."""
         pairs = [(group[0], n) for group in groups for n in group[1:]]
         pieces = {(n, target): blocks[n - self.first] for n, target in pairs if n in self.own}
-        what = f"broadcast over {self._named(axes)}"
         piece_of = self._deliver(pieces, pairs, blocks[0], what, types)
         out: list[Block] = list(blocks)
         for first, n in pairs:

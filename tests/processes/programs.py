@@ -573,7 +573,7 @@ def carried() -> dict[str, Any]:
 def received() -> int:
     """The bytes that have reached the sockets of this process (Linux: `tcp_info`)."""
     gdt.distributed.barrier()  # what was sent before has arrived
-    sockets = [c.socket for c in connected().connections.values()]
+    sockets = [s.socket for c in connected().connections.values() for s in c.streams]
     info = [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256) for s in sockets]
     gdt.distributed.barrier()  # nobody sends more before all have looked
     return sum(struct.unpack_from("<Q", facts, 128)[0] for facts in info)
