@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdt.arguments import shown_value
 from gdt.checkpoint.checksums import Bounds
-from gdt.comm.notes import gathered
+from gdt.comm.notes import connected, decided, decided_with_lines, gathered
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state import Slot, slots
@@ -64,7 +66,40 @@ def of_all_processes(value: Any, what: str) -> list[Any]:
 
 def of_first_process(value: Any) -> Any:
     """Return the value that process 0 passes."""
-    return of_all_processes(value, "checkpoint")[0]
+    messages = connected()
+    return value if messages is None else messages.broadcast(value)
+
+
+class Unlike(NamedTuple):
+    """A process that passes another value than process 0, by its index: both values, and for errors
+    both processes with the user's lines."""
+
+    process: int
+    first: Any
+    other: Any
+    sides: list[tuple[str, str]]
+
+
+def unlike(value: Any, what: str) -> Unlike | None:
+    """Return the first process that passes another value than process 0; None if all are alike.
+
+    Their checksums are compared, and where they differ two values travel: so much for every process
+    however many there are. value: numbers and texts in dicts, tuples and lists.
+    """
+    count = processes.current().count
+
+    def first_other(sums: list[str], sides: list[tuple[str, str]]) -> Any:
+        others = [i for i, other in enumerate(sums) if other != sums[0]]
+        return (others[0], [sides[0], sides[others[0]]]) if others else None
+
+    checksum = hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    found = decided_with_lines(count, checksum, first_other, what)
+    if found is None:
+        return None
+    i, sides = found
+    own = value if processes.current().index in (0, i) else None
+    first, other = decided(count, own, lambda values: (values[0], values[i]), what)
+    return Unlike(i, first, other, sides)
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.checkpoint.checksums import checksum, checksums, damaged, slabs
 from gdt.checkpoint.entries import DTYPES, Index, Pieces, dtype_of, entries_of, shape_of
-from gdt.comm.notes import gathered_with_lines
+from gdt.comm.notes import decided_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
@@ -122,23 +122,29 @@ def read_alike(op: str, path: Path, read: Callable[[], tuple[T, object]]) -> T:
         own = ("", outcome[1])
     except CheckpointError as failure:
         outcome, own = failure, (str(failure), None)
-    results, sides = gathered_with_lines(processes.current().count, own, f"{op} of {path}")
+
+    def first_other(told: list[Any], sides: list[tuple[str, str]]) -> Any:
+        failed = [i for i, (text, _) in enumerate(told) if text]
+        others = failed or [i for i, found in enumerate(told) if found != told[0]]
+        i = others[0] if others else 0
+        return (i, told[i][0], [sides[0], sides[i]]) if others else None
+
+    found = decided_with_lines(processes.current().count, own, first_other, f"{op} of {path}")
     if isinstance(outcome, CheckpointError):
         raise outcome
-    for i, (failure_text, _) in enumerate(results):
-        if failure_text:
-            problem = f"process {i} cannot read {path}, so no process does\n  {failure_text}"
-            raise error(CheckpointError, op, problem, operands=dict([sides[i]]))
-    for i, (_, other) in enumerate(results):
-        if other != results[0][1]:
-            raise error(
-                CheckpointError,
-                op,
-                f"processes 0 and {i} read different files at {path}",
-                operands=dict([sides[0], sides[i]]),
-                remedy="Give every process a copy of one file, or a path that all share.",
-            )
-    return outcome[0]
+    if found is None:
+        return outcome[0]
+    i, failure_text, sides = found
+    if failure_text:
+        problem = f"process {i} cannot read {path}, so no process does\n  {failure_text}"
+        raise error(CheckpointError, op, problem, operands=dict(sides[1:]))
+    raise error(
+        CheckpointError,
+        op,
+        f"processes 0 and {i} read different files at {path}",
+        operands=dict(sides),
+        remedy="Give every process a copy of one file, or a path that all share.",
+    )
 
 
 @contextlib.contextmanager

@@ -28,10 +28,11 @@ from gdt.checkpoint.entries import (
     nbytes_of,
     of_first_process,
     shape_of,
+    unlike,
 )
 from gdt.checkpoint.restoring import contents
 from gdt.comm.agreement import origin_of
-from gdt.comm.notes import gathered, gathered_with_lines
+from gdt.comm.notes import decided
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state.trees import Tree
@@ -88,8 +89,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     partial_arrays = [x for x in arrays if any(x.layout.reductions)]
     move_to_layouts(partial_arrays, [x.layout.resolved for x in partial_arrays])
     # The folder that a relative path begins in may be gone.
-    targets = in_all_processes(lambda: Path(os.path.realpath(path)), path)
-    target = targets[processes.current().index]
+    target = in_all_processes(lambda: Path(os.path.realpath(path)), path)[0]
     temporary = target.with_name(of_first_process(_temporary_name(target)))
     writer = _Writer(target, temporary, values)
     try:
@@ -121,23 +121,23 @@ def _problem_of_name(name: str, values: Mapping[str, Any]) -> str:
 def _agree(path: Path, values: Mapping[str, Any]) -> None:
     """Raise CheckpointError in all processes if they save different names, types, layouts or
     counters."""
-    count = processes.current().count
     facts = {name: _fact(value) for name, value in values.items()}
-    (first, *others), sides = gathered_with_lines(count, facts, f"checkpoint.save of {path}")
-    for i, other in enumerate(others, 1):
-        names = [n for n in sorted(first | other) if first.get(n) != other.get(n)]
-        if names:
-            lines = [
-                f"{n}: {_difference(first.get(n, NOTHING), other.get(n, NOTHING), i)}"
-                for n in names[:SHOWN]
-            ]
-            more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
-            raise error(
-                CheckpointError,
-                f"processes save different trees to {path}\n  " + "\n  ".join([*lines, *more]),
-                operands=dict([sides[0], sides[i]]),
-                remedy="Every process saves the same tree; nothing was written.",
-            )
+    found = unlike(facts, f"checkpoint.save of {path}")
+    if found is None:
+        return
+    i, first, other, sides = found
+    names = [n for n in sorted(first | other) if first.get(n) != other.get(n)]
+    lines = [
+        f"{n}: {_difference(first.get(n, NOTHING), other.get(n, NOTHING), i)}"
+        for n in names[:SHOWN]
+    ]
+    more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    raise error(
+        CheckpointError,
+        f"processes save different trees to {path}\n  " + "\n  ".join([*lines, *more]),
+        operands=dict(sides),
+        remedy="Every process saves the same tree; nothing was written.",
+    )
 
 
 def _fact(value: Any) -> tuple[str, int]:
@@ -155,7 +155,7 @@ def _difference(first: tuple[str, int], other: tuple[str, int], i: int) -> str:
 
 
 def in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
-    """Run `step` in every process; return the result of each process.
+    """Run `step` in every process; return its own result, and in process 0 those of all others.
 
     Raises CheckpointError in all processes if the step failed in one."""
     cause, result = None, None
@@ -163,15 +163,20 @@ def in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
         result = step()
     except (OSError, CheckpointError) as failure:
         cause = failure
+    count, results = processes.current().count, [result]
+
+    def first_failure(told: list[Any]) -> tuple[int, str] | None:
+        results[:] = [result for _, result in told]
+        return next(((i, text) for i, (text, _) in enumerate(told) if text), None)
+
     own = str(cause or ""), result
-    results = gathered(processes.current().count, own, f"checkpoint.save of {path}")
-    for i, (text, _) in enumerate(results):
-        if text:
-            where = f" by process {i}" if len(results) > 1 else ""
-            problem = f"{path} cannot be written{where} ({text})"
-            remedy = SHARED if len(results) > 1 else None
-            raise error(CheckpointError, problem, remedy=remedy) from cause
-    return [result for _, result in results]
+    failed = decided(count, own, first_failure, f"checkpoint.save of {path}")
+    if failed is not None:
+        where = f" by process {failed[0]}" if count > 1 else ""
+        problem = f"{path} cannot be written{where} ({failed[1]})"
+        remedy = SHARED if count > 1 else None
+        raise error(CheckpointError, problem, remedy=remedy) from cause
+    return results  # type: ignore[return-value]
 
 
 class _Writer:
@@ -244,11 +249,13 @@ class _Writer:
     def _check(self, file: BinaryIO, parts: Sequence[Part]) -> None:
         """Raise OSError unless the file consists of the parts that all processes have written."""
         missing = {name: math.prod(shape_of(value)) for name, value in self.values.items()}
-        for name, bounds, expected in parts:
-            part = self._mapped(file, name)[tuple(slice(*b) for b in bounds)]
-            missing[name] -= part.size
-            if checksum(part) != expected:
-                raise OSError(f"{name} reads back otherwise than it was written")
+        for name, of_array in itertools.groupby(sorted(parts), lambda part: part[0]):
+            whole = self._mapped(file, name)
+            for _, bounds, expected in of_array:
+                part = whole[tuple(slice(*b) for b in bounds)]
+                missing[name] -= part.size
+                if checksum(part) != expected:
+                    raise OSError(f"{name} reads back otherwise than it was written")
         incomplete = [name for name, count in missing.items() if count]
         if incomplete:
             raise OSError(f"not all of {', '.join(incomplete[:SHOWN])} has been written")
@@ -313,16 +320,10 @@ def _pieces(value: Any, first_process: bool) -> Iterator[tuple[Index, Any]]:
         return
     if value.mesh.num_processes == 1 and not first_process:
         return
-    value, writers = value.resolve(), dict[tuple[Any, ...], tuple[int, ...]]()
-    for coordinate in value.mesh.coordinates():
-        writers.setdefault(_key(value.type.shard_slices(coordinate)), coordinate)
+    value = value.resolve()
     for shard in value.shards:
-        if writers[_key(shard.index)] == shard.coordinate:
+        if not any(c for a, c in enumerate(shard.coordinate) if a not in value.layout.split_axes):
             yield shard.index, backend_of(value.mesh).to_host(shard.data)
-
-
-def _key(index: Index) -> tuple[Any, ...]:
-    return tuple((s.start, s.stop) for s in index)
 
 
 def write_whole(path: Path, data: bytes) -> None:

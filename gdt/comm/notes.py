@@ -45,20 +45,42 @@ def connect(messages: Messages | None) -> None:
 
 def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
     """The values that all processes that own a mesh give, in their order."""
+    return list(decided(num_processes, value, lambda values: values, what))
+
+
+def decided(num_processes: int, value: Any, decision: Callable[[list[Any]], Any], what: str) -> Any:
+    """What process 0 makes of the values that all processes that own a mesh give, in their order.
+    The others are told the result alone."""
     if num_processes == 1 or _connected is None:
-        return [value]
-    return _connected.gather(value, what)
+        return decision([value])
+    return _connected.decide(value, decision, what)
 
 
 def gathered_with_lines(
     num_processes: int, value: Any, what: str
 ) -> tuple[list[Any], list[tuple[str, str]]]:
     """As `gathered`; and, for errors, every process with the user's line that has called it."""
+    both = lambda values, sides: (values, sides)
+    values, sides = decided_with_lines(num_processes, value, both, what)
+    return list(values), list(sides)
+
+
+def decided_with_lines(
+    num_processes: int,
+    value: Any,
+    decision: Callable[[list[Any], list[tuple[str, str]]], Any],
+    what: str,
+) -> Any:
+    """As `decided`, with every process and the user's line that has called it, for errors."""
     if num_processes == 1 or _connected is None:
-        return [value], [("", "")]
-    told = _connected.gather((value, line_of_user()), what)
-    sides = [(str(peer), line) for peer, (_, line) in zip(_connected.peers, told, strict=True)]
-    return [value for value, _ in told], sides
+        return decision([value], [("", "")])
+    peers = _connected.peers
+
+    def decide(told: list[Any]) -> Any:
+        sides = [(str(peer), line) for peer, (_, line) in zip(peers, told, strict=True)]
+        return decision([value for value, _ in told], sides)
+
+    return _connected.decide((value, line_of_user()), decide, what)
 
 
 def note(

@@ -20,10 +20,9 @@ from typing import Any
 
 from gdt.arguments import checked
 from gdt.checkpoint import contents, restore, save
-from gdt.checkpoint.entries import of_first_process
+from gdt.checkpoint.entries import of_first_process, unlike
 from gdt.checkpoint.restoring import read_alike
 from gdt.checkpoint.saving import in_all_processes, write_whole
-from gdt.comm.notes import gathered_with_lines
 from gdt.errors import CheckpointError, GdtError, error
 from gdt.nn.compiling import Compilation
 from gdt.nn.module import Module, join_scope
@@ -84,19 +83,18 @@ def save_model(
 
 def _agree(folder: Path, text: str) -> None:
     """Raise CheckpointError in all processes if they save different models."""
-    count = processes.current().count
-    (first, *others), sides = gathered_with_lines(count, text, f"save_model to {folder}")
-    for i, other in enumerate(others, 1):
-        lines = zip_longest(first.splitlines(), other.splitlines(), fillvalue="nothing")
-        for line, its_line in lines:
-            if line != its_line:
-                raise error(
-                    CheckpointError,
-                    f"processes save different models to {folder}: "
-                    f"{line.strip()} in process 0, {its_line.strip()} in {i}",
-                    operands=dict([sides[0], sides[i]]),
-                    remedy="Every process saves the same model; nothing was written.",
-                )
+    found = unlike(text, f"save_model to {folder}")
+    if found is None:
+        return
+    lines = zip_longest(found.first.splitlines(), found.other.splitlines(), fillvalue="nothing")
+    line, its_line = next(pair for pair in lines if pair[0] != pair[1])
+    raise error(
+        CheckpointError,
+        f"processes save different models to {folder}: "
+        f"{line.strip()} in process 0, {its_line.strip()} in {found.process}",
+        operands=dict(found.sides),
+        remedy="Every process saves the same model; nothing was written.",
+    )
 
 
 def _replace(folder: Path, text: str) -> None:

@@ -289,14 +289,14 @@ def test_a_process_that_hears_of_a_death_leaves_the_file_to_the_first(
     temporary.touch()
     steps = iter([None, DistributedError("process 2 has died")])
 
-    def gathered(count: int, value: Any, what: str) -> list[Any]:
+    def decided(count: int, value: Any, decision: Any, what: str) -> Any:
         failure = next(steps)
         if failure is not None:
             raise failure
-        return [value] * count
+        return decision([value] * count)
 
     monkeypatch.setattr(saving, "of_first_process", lambda name: temporary.name)
-    monkeypatch.setattr(saving, "gathered", gathered)
+    monkeypatch.setattr(saving, "decided", decided)
     second = processes.Processes(1, ("host", "host", "host"))
     monkeypatch.setattr(processes, "current", lambda: second)
     with pytest.raises(DistributedError, match="process 2 has died"):
