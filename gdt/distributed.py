@@ -21,6 +21,7 @@ from typing import Any
 
 from gdt.comm import mpi
 from gdt.comm.job import facts
+from gdt.comm.launchers import settings
 from gdt.comm.messages import Messages
 from gdt.comm.notes import connect, connected
 from gdt.comm.processes import ProcessTransport
@@ -29,10 +30,6 @@ from gdt.comm.transport import CopyTransport, Transport, register_transport, wai
 from gdt.errors import DistributedError, error
 from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh
-
-# Environment variables of (address, number of processes, index of this process).
-TORCH = ("MASTER_ADDR", "WORLD_SIZE", "RANK")
-JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 LONGEST_NAME = 200  # characters of a job's
 
@@ -55,16 +52,17 @@ def initialize(
     coordinator_address: `"host:port"` at which process 0 listens and which all processes can reach.
     num_processes: the number of processes. process_id: the index of this process, from 0.
     Where these three are left out, the launcher gives them: `mpiexec` (with the extra `gdt[mpi]`),
-    torchrun by the variables `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`, or the user by
-    `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without any of these the
+    torchrun and Ray Train by the variables `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`,
+    the user by `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, Slurm's `srun`,
+    or an indexed job of Kubernetes, whose manifest sets `WORLD_SIZE`. Without any of these the
     program is one process.
     timeout: seconds to wait for other processes, here and in every later call.
 
     job: a name, the same in all processes of this program; processes of different jobs refuse each
     other when they meet on one port. Without a name, processes are of one job if they run the same
-    file, in any folder and with any arguments, in the same run of torchrun. So a name is needed to
-    tell apart two runs of one file, and programs that are no file (`python -c`, notebooks); not
-    under `mpiexec`, which connects its own processes.
+    file, in any folder and with any arguments, in the same run of torchrun or step of Slurm. So a
+    name is needed to tell apart two runs of one file, and programs that are no file (`python -c`,
+    notebooks); not under `mpiexec`, which connects its own processes.
 
     The network must be trusted: processes of other jobs are refused, but whoever starts a process
     of the same job could take the place of one that has not joined yet.
@@ -82,9 +80,9 @@ def initialize(
     if arguments == (None, None, None) and mpi.launched():
         _connect(_over_mpi(timeout))
     else:
-        settings = arguments if arguments != (None, None, None) else _from_environment()
-        if settings != (None, None, None):
-            address, count, index = _checked(*settings)
+        told = arguments if arguments != (None, None, None) else settings()
+        if told != (None, None, None):
+            address, count, index = _checked(*told)
             if count > 1:
                 met = meet(address, count, index, timeout, facts(job))
                 _connect(Messages(index, met, timeout))
@@ -125,22 +123,6 @@ def _over_mpi(timeout: float) -> Messages:
     messages = mpi.MpiMessages(index, met, timeout)
     messages.mpi = started
     return messages
-
-
-def _from_environment() -> tuple[str | None, str | None, str | None]:
-    """Return the arguments of `initialize` that a launcher has set, each None if none has."""
-    for names in (TORCH, JAX):
-        values = [os.environ.get(name) for name in names]
-        if values[1] is None and values[2] is None:
-            continue
-        missing = [n for n, v in zip(names, values, strict=True) if v is None]
-        if missing:
-            problem = f"the environment variable {missing[0]} is missing"
-            raise error(DistributedError, problem, remedy=f"Set {', '.join(names)}.")
-        if names is TORCH:
-            values[0] = f"{values[0]}:{os.environ.get('MASTER_PORT', '29500')}"
-        return values[0], values[1], values[2]
-    return None, None, None
 
 
 def _checked(address: object, count: object, index: object) -> tuple[tuple[str, int], int, int]:

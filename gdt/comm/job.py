@@ -2,15 +2,16 @@
 
 A program is told apart by the file that Python was started with: its name and a checksum of what it
 holds, but neither its folder, which hosts may mount elsewhere, nor its arguments, among which may
-be the index of the process. torchrun has a name for each of its runs.
+be the index of the process. torchrun and Slurm have a name for each of their runs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from pathlib import Path
+
+from gdt.comm.launchers import run_name
 
 OWN_PORT = "Give every job a port of its own; or all processes of one the same initialize(job=...)."
 
@@ -19,7 +20,7 @@ def facts(name: str | None) -> dict[str, str]:
     """Return what all processes of a job have in common; its `name` alone, if it has one."""
     if name is not None:
         return {"name": name}
-    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    run = run_name()
     return {"program": _program()} | ({"run": run} if run else {})
 
 

@@ -16,11 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdt.comm.connection import GOODBYE, unpacked
+from gdt.comm.launchers import SLURM
 from gdt.comm.messages import Messages, Payload, bytes_of
 from gdt.errors import DistributedError, error
 
@@ -35,8 +37,10 @@ LOG = logging.getLogger("gdt.distributed")
 
 
 def launched() -> bool:
-    """Whether a launcher of MPI has started this process as one of several."""
-    return any(os.environ.get(name, "1") not in ("", "1") for name in SIZES)
+    """Whether a launcher of MPI has started this process as one of several. Slurm tells all that
+    MPI's libraries need, also where there is none, and what `launchers` reads."""
+    told = any(os.environ.get(name, "1") not in ("", "1") for name in SIZES)
+    return told and (SLURM[1] not in os.environ or find_spec("mpi4py") is not None)
 
 
 class Mpi(NamedTuple):

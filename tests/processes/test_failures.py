@@ -22,7 +22,7 @@ import pytest
 
 import gdt
 from gdt import distributed
-from gdt.comm import connection, messages, mpi
+from gdt.comm import connection, launchers, messages, mpi
 from gdt.comm.agreement import Action, CallHistory, digest, held_notes
 from gdt.comm.connection import DATA, GOODBYE, HISTORY, NOTES, Stream
 from gdt.comm.messages import Messages
@@ -589,7 +589,7 @@ def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A process in which nothing was initialized, no mesh was made, and no launcher is known."""
-    for name in (*distributed.TORCH, *distributed.JAX, *mpi.SIZES):
+    for name in (*launchers.NAMES, *mpi.SIZES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(gdt.Mesh, "_interned", {})
     monkeypatch.setattr(distributed, "_is_initialized", False)
