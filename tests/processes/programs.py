@@ -45,6 +45,8 @@ from gdt.sharding.routes import route
 from gdt.testing import Oracle, Sample, choices, layouts
 from tests.samples import SAMPLES
 
+from .deaths import dies, trains  # noqa: F401  # programs of `main`
+
 SCHEMES = {
     "data": [("batch", 8)],
     "model": [("batch", 4), ("model", 2)],
