@@ -41,13 +41,15 @@ from gdt.sharding.layout import *
 from gdt.sharding.mesh import *
 
 if TYPE_CHECKING:  # what `LOADED_ON_FIRST_USE` holds
-    from gdt import checkpoint, data, debug, estimators, metrics, nn, optim, saving, testing
+    from gdt import checkpoint, data, debug, estimators, metrics, nn, optim, prediction, saving
+    from gdt import testing as testing
     from gdt import training as training
     from gdt.checkpoint import CheckpointManager
     from gdt.debug.configuration import *
     from gdt.debug.drawing import *
     from gdt.debug.observers import *
     from gdt.nn.functions import *
+    from gdt.prediction import Link, Machine, predict, predict_scaling
     from gdt.saving import load_model, load_weights
     from gdt.training import Trainer
     from gdt.training.strategies import *
@@ -92,6 +94,7 @@ LOADED_ON_FIRST_USE = {
         "transposed_convolution",
     ],
     "optim": [],
+    "prediction": ["Link", "Machine", "predict", "predict_scaling"],
     "saving": ["load_model", "load_weights"],
     "testing": [],
     "training": ["Trainer"],

@@ -20,7 +20,8 @@ FLOORS = [
     "errors", "caches", "machine_code", "arguments", "observe", "settings", "sharding", "cuda",
     "backend", "comm", "array", "state", "distributed", "fusion", "engine", "ops", "functions",
     "fft", "linalg", "random", "programs", "autodiff", "nn", "metrics", "optim", "data",
-    "checkpoint", "training", "saving", "estimators", "debug", "testing", "benchmark", "interop",
+    "checkpoint", "training", "saving", "estimators", "prediction", "debug",
+    "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 

@@ -160,6 +160,9 @@ GROUPS = {
     "Tools": [
         Group("debugging", "Debugging", "[Debugging](../../debugging.md) is the guide.",
               defined=["gdt.debug.*"]),
+        Group("prediction", "gdt.prediction",
+              "[Will it fit, and how fast?](../../prediction.md) is the guide.",
+              shown=["gdt.prediction"], defined=["gdt.prediction.*"]),
         Group("settings", "Settings and memory", "Choices for a block of code, or from there on.",
               defined=["gdt.settings", "gdt.backend"]),
         Group("distributed", "gdt.distributed",

@@ -40,6 +40,7 @@ MODULES: dict[str, list[str] | None] = {
     "gdt.checkpoint": None,
     "gdt.saving": None,
     "gdt.estimators": None,
+    "gdt.prediction": ["Prediction", "PredictedScaling", "TransformerStep"],
     "gdt.distributed": None,
     "gdt.testing": None,
     "gdt.errors": [name for name, value in vars(gdt.errors).items() if inspect.isclass(value)

@@ -256,6 +256,11 @@ class _Watch(Observer):
         )
 
 
+def calls_checkpointed() -> bool:
+    """Return whether a checkpointed function runs now, in the forward pass or again."""
+    return any(isinstance(observer, _Watch) for observer in OBSERVERS.get())
+
+
 def _alive(references: dict[int, weakref.ref[DistributedArray]]) -> list[DistributedArray]:
     """Return the arrays that somebody holds."""
     return [x for reference in references.values() if (x := reference()) is not None]

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gdt.backend.abstract import functions  # the rules that arrays find
-from gdt.backend.abstract.array import DEVICE, AbstractArray, refused
+from gdt.backend.abstract.array import DEVICE, AbstractArray, Work, refused
 from gdt.backend.abstract.namespace import AbstractNamespace
 from gdt.backend.numpy import Order
 
-__all__ = ["DEVICE", "AbstractArray", "AbstractBackend"]
+__all__ = ["DEVICE", "AbstractArray", "AbstractBackend", "Work"]
 
 HERE = nullcontext()
 

@@ -1,0 +1,97 @@
+"""Predictions of steps: FLOPs, bytes, memory and seconds that formulas give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gdt
+from gdt.backend.abstract import DEVICE
+from gdt.errors import MeshError
+from gdt.prediction import Prediction
+
+FLOPS, BANDWIDTH, LINK = 1e13, 1e12, 1e10
+MACHINE = gdt.Machine(
+    flops={"float32": FLOPS}, bandwidth=BANDWIDTH, memory=1e10, share=1.0, bandwidth_share=1.0,
+    half=0.0, launch=0.0, links={"data": gdt.Link(LINK, 0.0), "model": gdt.Link(10 * LINK, 0.0)},
+)  # fmt: skip
+ROWS, SIZE = 1 << 16, 1024
+
+
+def data_parallel(devices: int, checkpointed: bool = False) -> Callable[[], Any]:
+    """The gradient of two layers, whose batch is split."""
+    mesh = gdt.create_mesh([("data", devices)], device_type="abstract")
+    x = gdt.ones((ROWS, SIZE), "float32", layout=gdt.Layout(["data", None], mesh))
+    w1, w2 = (
+        gdt.ones((SIZE, SIZE), "float32", layout=gdt.Layout([None, None], mesh)) for _ in "12"
+    )
+    layer = lambda x, w1, w2: gdt.relu(x @ w1) @ w2
+    layer = gdt.checkpointed(layer) if checkpointed else layer
+    return lambda: gdt.grad(lambda xs: gdt.mean(layer(*xs) ** 2))([x, w1, w2])
+
+
+def test_a_step_has_the_flops_and_bytes_of_theory() -> None:
+    found = gdt.predict(data_parallel(64), machine=MACHINE)
+    products = 6 * 2 * ROWS * SIZE * SIZE // 64
+    assert found.flops == pytest.approx(products, rel=0.01)
+    assert found.products == pytest.approx(products / FLOPS)
+    nbytes = 2 * 63 / 64 * 2 * SIZE * SIZE * 4
+    assert found.bytes == {("data",): pytest.approx(nbytes)} and found.collectives == 1
+    assert found.exposed == pytest.approx(nbytes / LINK)
+    parts = found.products + found.memory + found.launches + found.exposed
+    assert found.seconds == pytest.approx(parts)
+    assert found.mfu == pytest.approx(products / FLOPS / found.seconds)
+
+
+def test_recomputation_costs_flops_and_no_utilisation() -> None:
+    plain, again = (gdt.predict(data_parallel(64, c), machine=MACHINE) for c in (False, True))
+    assert again.flops / plain.flops == pytest.approx(8 / 6, rel=0.01)
+    assert again.mfu * again.seconds == pytest.approx(plain.mfu * plain.seconds)
+
+
+def test_the_arrays_at_the_peak_are_named_with_their_lines() -> None:
+    found = gdt.predict(data_parallel(64), machine=MACHINE)
+    activation = ROWS * SIZE * 4 // 64
+    assert found.held[0].nbytes >= activation and "test_predict.py" in found.held[0].line
+    assert found.peak == found.state + sum(h.nbytes for h in found.held)
+    assert any(h.what.startswith(("matrix_product", "relu")) for h in found.held)
+
+
+def test_memory_decides_what_fits() -> None:
+    def fits(devices: int) -> bool:
+        return gdt.predict(data_parallel(devices), machine=MACHINE).fits
+
+    assert not gdt.predict(data_parallel(1), machine=gdt.Machine(
+        flops={"float32": FLOPS}, bandwidth=BANDWIDTH, memory=1e8)).fits  # fmt: skip
+    assert fits(64)
+
+
+def test_a_step_on_other_devices_is_refused() -> None:
+    x = gdt.ones((4, 4))
+    for step in (lambda: x @ x, lambda: None):
+        with pytest.raises(MeshError, match='device_type="abstract"'):
+            gdt.predict(step, machine=MACHINE)
+    assert DEVICE.listener is None
+
+
+def test_a_failing_step_leaves_no_listener() -> None:
+    x = gdt.ones((4,), device=gdt.create_mesh([("x", 2)], device_type="abstract"))
+    with pytest.raises(gdt.errors.DeviceError, match="needs values"):
+        gdt.predict(lambda: float(gdt.sum(x)), machine=MACHINE)
+    assert DEVICE.listener is None
+
+
+def test_scaling_is_shown_beside_measurements() -> None:
+    found = gdt.predict_scaling(data_parallel, [8, 64], machine=MACHINE, measured={64: 1.0})
+    assert found.predictions[64].products == pytest.approx(found.predictions[8].products / 8)
+    assert found.errors == {64: pytest.approx(found.predictions[64].seconds - 1)}
+    assert "measured" in repr(found).splitlines()[0] and len(repr(found).splitlines()) == 3
+    assert found.plot().axes[0].get_xlabel() == "devices"
+
+
+def test_the_text_of_a_prediction() -> None:
+    found = gdt.predict(data_parallel(64), machine=MACHINE)
+    assert isinstance(found, Prediction)
+    assert "fits in 10 GB" in repr(found) and "sent by a device in 1 collectives" in repr(found)
