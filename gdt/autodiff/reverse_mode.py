@@ -244,6 +244,8 @@ def _cotangents(
             operands={f"operand {positions[-1]}": args[positions[-1]].type},
             remedy="Pass a function for each operand; None for one that counts as a constant.",
         )
+    if len(positions) > 1 and type(g) is DistributedArray and any(g.type.layout.reductions):
+        g._passed = True  # several cotangents are made of it: the first one may resolve it for all
     cotangents = []
     for i in positions:
         if (vjp := vjps[i]) is not None:

@@ -248,6 +248,22 @@ def test_a_partial_cotangent_below_twice_its_operands_is_scattered_once() -> Non
     assert [c.kind for c in counter][2:] == ["all_reduce"]
 
 
+def test_a_partial_cotangent_of_two_operands_is_resolved_before_the_first() -> None:
+    """A product takes it for both of its operands, and what goes on is whole."""
+    mesh = gdt.create_mesh([("m", 4)], device_type="CPU")
+    values = np.random.default_rng(0).standard_normal((3, 16, 8))
+    x, scale, w = (gdt.asarray(v, layout=gdt.Layout([None, None], mesh)) for v in values)
+    w = gdt.relayout(gdt.swapaxes(w, 0, 1), [None, "m"])
+    loss = lambda x, scale: gdt.sum(gdt.tanh((gdt.tanh(x) * scale) @ w))
+    with gdt.count_collectives() as counter:
+        of_x, of_scale = gdt.grad(loss, argnums=(0, 1))(x, scale)
+    assert [c.bytes for c in counter] == [2 * 3 * 8 * 16 * 8, 2 * 3 * 8]  # the latter: of the loss
+    inner = np.tanh(values[0]) * values[1]
+    g = (1 - np.tanh(inner @ values[2].T) ** 2) @ values[2]
+    np.testing.assert_allclose(of_scale.numpy(), g * np.tanh(values[0]))
+    np.testing.assert_allclose(of_x.numpy(), g * values[1] * (1 - np.tanh(values[0]) ** 2))
+
+
 # ---------------------------------------------------------------- exchanges, and small operands
 
 
