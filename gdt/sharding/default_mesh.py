@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from gdt.arguments import checked
@@ -19,12 +20,22 @@ __all__ = [
 _default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=None)
 # Of all threads, outside of any `default_mesh` block; empty or one mesh.
 _mesh_of_program: list[Mesh] = []
+# Asked after both: a library on gdt may have its own way to choose a mesh.
+_asked: list[Callable[[], Mesh | None]] = []
 
 
 def chosen_mesh() -> Mesh | None:
     """Return the mesh of the innermost `default_mesh` block, outside of any that of
-    `set_default_mesh`; None if neither was called."""
-    return _default_mesh.get() or (_mesh_of_program[0] if _mesh_of_program else None)
+    `set_default_mesh`, and else that of a library; None if nobody has chosen one."""
+    chosen = _default_mesh.get() or (_mesh_of_program[0] if _mesh_of_program else None)
+    for ask in _asked if chosen is None else ():
+        chosen = chosen or ask()
+    return chosen
+
+
+def ask_for_mesh(ask: Callable[[], Mesh | None]) -> None:
+    """Have a function say the default mesh where the program chooses none; None: it does not."""
+    _asked.append(ask)
 
 
 def mesh_of_one() -> Mesh:
@@ -40,7 +51,8 @@ def get_default_mesh() -> Mesh:
     """Return the mesh on which arrays without a layout are created.
 
     It is that of the innermost `gdt.default_mesh` block; outside of any that of
-    `gdt.set_default_mesh`, and else a mesh of one device of this machine, a GPU if there is one.
+    `gdt.set_default_mesh`, then that of `keras.distribution` if Keras runs on gdt, and else a mesh
+    of one device of this machine, a GPU if there is one.
 
     >>> gdt.get_default_mesh().size
     1

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras import layers
+from keras import layers, ops
 
 import gdt
 from gdt.errors import ArgumentError
@@ -190,11 +190,13 @@ def test_the_scope_of_a_mirrored_strategy() -> None:
     assert model.predict(X, verbose=0).shape == (48, 4)
 
 
-def test_what_layers_take_from_numpy_lies_on_the_mesh_of_the_distribution() -> None:
+def test_what_layers_make_and_take_from_numpy_lies_on_the_mesh_of_the_distribution() -> None:
     device = mesh_of(8)
     with D.DataParallel(device).scope(), gdt.count_collectives() as counts:
         x = D.distribute_tensor(X[:, :4], D.TensorLayout(("batch", None), device))
         for other in (2.0, np.float32(2), np.ones(4, "float32"), [1.0] * 4):
-            assert keras.ops.convert_to_tensor(other).mesh is x.mesh
-            assert (x * keras.ops.convert_to_tensor(other)).mesh is x.mesh
+            assert ops.convert_to_tensor(other).mesh is x.mesh
+            assert (x * ops.convert_to_tensor(other)).mesh is x.mesh
+        for made in (ops.arange(4), ops.eye(4), ops.zeros(4), ops.linspace(0, 1, 4), ops.tri(4)):
+            assert made.mesh is x.mesh
     assert not counts.fetches, counts

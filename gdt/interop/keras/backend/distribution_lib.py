@@ -23,6 +23,7 @@ from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
 from gdt.sharding import devices as device_kinds
 from gdt.sharding import processes
+from gdt.sharding.default_mesh import ask_for_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh
@@ -177,6 +178,14 @@ def current_distribution() -> Any:
     """Return the distribution that Keras has set, or that of gdt's strategy in whose scope this
     line runs; None if there is neither."""
     return global_state.get_global_attribute("distribution") or distribution_of_strategy()
+
+
+def _mesh() -> Mesh | None:
+    distribution = current_distribution()
+    return None if distribution is None else distribution.device_mesh.backend_mesh
+
+
+ask_for_mesh(_mesh)  # arrays without a layout are made where the variables are
 
 
 def distribution_of_strategy() -> Any:

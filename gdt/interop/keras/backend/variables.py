@@ -116,14 +116,12 @@ def dtype_named(dtype: Any) -> np.dtype:
 
 
 def _on_host(x: np.ndarray, dtype: Any) -> DistributedArray:
-    """Return values of the host as an array that is replicated on the mesh of the distribution, or
-    else on the default mesh.
+    """Return values of the host as an array that is replicated on the default mesh.
 
     Recorded steps keep them: what a layer takes from NumPy is constant, as where Keras compiles.
     """
     values = x.astype(np.dtype(dtype), copy=False)
-    distribution = distribution_lib.current_distribution()
-    mesh = gdt.get_default_mesh() if distribution is None else distribution.device_mesh.backend_mesh
+    mesh = gdt.get_default_mesh()
     return as_operand(values, mesh, "convert_to_tensor", "x", is_constant=True)
 
 
