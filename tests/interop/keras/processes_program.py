@@ -1,4 +1,7 @@
-"""A data parallel training in two processes: `python processes_program.py ADDRESS ID`."""
+"""A data parallel training in two processes: `python processes_program.py ADDRESS ID FOLDER`.
+
+Each process gives files names of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,5 +21,8 @@ model = keras.Sequential(layers)
 model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
 x = np.random.default_rng(0).random((32, 6), "float32")
 own = x[int(sys.argv[2]) :: 2]  # what this process reads
-history = model.fit(own, own[:, :3], 8, 4, shuffle=False, verbose=0)
+path = f"{sys.argv[3]}/{sys.argv[2]}"
+callback = keras.callbacks.ModelCheckpoint(f"{path}.keras", verbose=0)
+history = model.fit(own, own[:, :3], 8, 4, shuffle=False, verbose=0, callbacks=[callback])
+model.save_weights(f"{path}.weights.h5")
 print(*history.history["loss"], float(keras.ops.sum(model.layers[0].kernel)))

@@ -14,14 +14,16 @@ import numpy as np
 PROGRAM = Path(__file__).with_name("processes_program.py")
 
 
-def test_two_processes_train_as_one() -> None:
+def test_two_processes_train_as_one_and_one_writes(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, str(PROGRAM), address]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     running = [
-        subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, env=environment)
+        subprocess.Popen(
+            [*command, str(i), str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
+        )
         for i in range(2)
     ]
     first, second = (process.communicate(timeout=240)[0].split() for process in running)
@@ -36,3 +38,6 @@ def test_two_processes_train_as_one() -> None:
     history = model.fit(rows, rows[:, :3], 16, 4, shuffle=False, verbose=0)
     expected = [*history.history["loss"], float(keras.ops.sum(model.layers[0].kernel))]
     np.testing.assert_allclose([float(v) for v in first], expected, rtol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.keras", "0.weights.h5"]
+    saved = keras.models.load_model(tmp_path / "0.keras")
+    np.testing.assert_allclose(saved.layers[0].kernel, model.layers[0].kernel, rtol=1e-5)

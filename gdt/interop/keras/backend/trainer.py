@@ -41,6 +41,7 @@ from gdt.autodiff.functional import renamed
 from gdt.autodiff.tape import GradientTape
 from gdt.interop.keras.backend import distribution_lib
 from gdt.interop.keras.backend.recorded_step import RecordedStep
+from gdt.interop.keras.backend.saving import written_once
 from gdt.ops.joining import concat
 
 Logs = dict[str, Any]
@@ -69,6 +70,13 @@ class BatchIterator(EpochIterator):  # type: ignore[misc]
 
 class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
     """The part of Keras' Model that trains it, under the name by which Keras looks for it."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have the files of Keras' Model written by one process."""
+        super().__init_subclass__(**kwargs)
+        for name in ("save", "save_weights") if cls.__module__.startswith("keras.") else ():
+            if name in vars(cls):
+                setattr(cls, name, written_once(vars(cls)[name]))
 
     def __init__(self) -> None:
         super().__init__()
