@@ -141,6 +141,24 @@ def test_both_branches_of_a_recorded_step_are_selected_with_what_they_assign() -
     assert v.numpy().tolist() == [3.0, 3.0]
 
 
+def test_a_branch_does_not_see_what_the_other_one_writes_to_an_array() -> None:
+    def step(x: gdt.DistributedArray) -> list[gdt.DistributedArray]:
+        y = x * 1
+
+        def lowered() -> gdt.DistributedArray:
+            nonlocal y
+            y -= 1
+            return y
+
+        return [keras.ops.cond(gdt.sum(x) > 0, lowered, lambda: y * 3), y]
+
+    recorded = gdt.function(step)
+    for value, expected in [(2.0, [1.0, 1.0]), (-2.0, [-6.0, -2.0])] * 3:
+        x = gdt.asarray(np.full(2, value, "float32"))
+        for call in (step, recorded):
+            assert [out.tolist() for out in call(x)] == [[v, v] for v in expected]
+
+
 COVERING = (
     "ops/core_test.py",
     "ops/linalg_test.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from keras.src.backend.common.symbolic_scope import SymbolicScope
 
 import gdt
 from gdt.array.array import DistributedArray
+from gdt.array.views import rebind, valued_as
 from gdt.interop.keras.backend.variables import (
     Variable,
     convert_to_numpy,
     convert_to_tensor,
     is_tensor,
 )
-from gdt.observe import is_recorded, observing_only
+from gdt.observe import Observer, is_recorded, observing, observing_only
 
 __all__ = ["Variable", "convert_to_numpy", "convert_to_tensor", "is_tensor"]
 
@@ -116,23 +118,29 @@ def cond(pred: Any, true_fn: Callable[[], Tree], false_fn: Callable[[], Tree]) -
         return true_fn() if pred else false_fn()
     branches = [_without_effects(f) for f in (true_fn, false_fn)]
     for key in {key: None for _, effects in branches for key in effects}:
-        variable = next(effects[key][0] for _, effects in branches if key in effects)
-        values = [effects.get(key, (None, variable.value))[1] for _, effects in branches]
-        variable.assign(gdt.where(pred, *values))
+        owner = next(effects[key][0] for _, effects in branches if key in effects)
+        is_variable = isinstance(owner, KerasVariable)
+        own = owner.value if is_variable else owner
+        values = [effects.get(key, (None, own))[1] for _, effects in branches]
+        put = owner.assign if is_variable else partial(rebind, owner)
+        put(gdt.where(pred, *values))
     return tree.map_structure(
         lambda x, y: gdt.where(pred, x, y) if is_tensor(x) or is_tensor(y) else x,
         *[out for out, _ in branches],
     )
 
 
-class _Effects(StatelessScope):  # type: ignore[misc]
+Effects = dict[int, tuple[Any, Any]]  # by identity, variables and arrays with what they become
+
+
+class _Assigned(StatelessScope):  # type: ignore[misc]
     """A scope that keeps what is assigned to variables, above that of the caller."""
 
     def __init__(self) -> None:
         super().__init__()
         outer = get_stateless_scope()
         self.state_mapping.update(outer.state_mapping if outer is not None else {})
-        self.effects: dict[int, tuple[Any, Any]] = {}
+        self.effects: Effects = {}
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Keep the variable and its new value."""
@@ -140,9 +148,27 @@ class _Effects(StatelessScope):  # type: ignore[misc]
         self.effects[id(update[0])] = update
 
 
-def _without_effects(f: Callable[[], Tree]) -> tuple[Tree, dict[int, tuple[Any, Any]]]:
-    with _Effects() as scope:
-        return f(), scope.effects
+class _Written(Observer):
+    """An observer that keeps the values of arrays before they were written to, as by `x -= y`."""
+
+    def __init__(self) -> None:
+        self.before: Effects = {}
+
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        """Keep the value before the first write."""
+        self.before.setdefault(id(array), (array, before))
+
+
+def _without_effects(f: Callable[[], Tree]) -> tuple[Tree, Effects]:
+    """Return what `f` returns, and what it would have changed."""
+    written = _Written()
+    with _Assigned() as scope, observing(written):
+        out = f()
+    after = {key: (array, valued_as(array)) for key, (array, _) in written.before.items()}
+    out = tree.map_structure(lambda x: after.get(id(x), (None, x))[1], out)
+    for array, before in written.before.values():
+        rebind(array, before)
+    return out, scope.effects | after
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Tree]], *operands: Any) -> Tree:
