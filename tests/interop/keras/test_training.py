@@ -276,6 +276,24 @@ def test_draws_go_on_in_recorded_steps() -> None:
     assert count_programs(model) == 1
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_logs_are_read_where_a_callback_takes_them(
+    asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    numpy = gdt.DistributedArray.numpy
+    model, seen = mlp(), list[float]()
+    model.compile("sgd", "mse")
+    model.fit(X, Y, 16, 1, verbose=0)
+    take = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda _, logs: seen.append(logs["loss"])
+    )
+    monkeypatch.setattr(gdt.DistributedArray, "numpy", lambda x: (read.append(0), numpy(x))[1])
+    model.fit(X, Y, 16, 2, verbose=0, callbacks=[take] if asks else [])
+    assert len(seen) == 6 * asks and all(type(loss) is float for loss in seen)
+    assert len(read) == 3 + 6 * asks  # of each epoch and the end, and of each batch
+
+
 # ---------------------------------------------------------------- data
 
 

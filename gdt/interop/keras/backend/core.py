@@ -31,7 +31,7 @@ __all__ = ["Variable", "convert_to_numpy", "convert_to_tensor", "is_tensor"]
 SUPPORTS_SPARSE_TENSORS = False
 SUPPORTS_RAGGED_TENSORS = False
 SUPPORTS_COMPLEX_DTYPES = True
-IS_THREAD_SAFE = True
+IS_THREAD_SAFE = False  # callbacks run at once: a thread for them costs more than reading logs
 
 Tree = Any
 

@@ -33,7 +33,7 @@ from keras.src.trainers.data_adapters.data_adapter_utils import (
 )
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.utils import traceback_utils
-from keras.src.utils.python_utils import pythonify_logs
+from keras.src.utils.python_utils import is_default, pythonify_logs
 
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts
@@ -292,7 +292,7 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
         of the model is set."""
         function = getattr(self, f"{mode}_function")
         begin = getattr(callbacks, f"on_{mode}_batch_begin")
-        end = getattr(callbacks, f"on_{mode}_batch_end")
+        end = _ended(callbacks, mode)
         for first, last, batches in iterator:
             begin(first)
             result = function(batches)
@@ -513,6 +513,15 @@ def _resolved(leaf: Any) -> Any:
     if mask is not None and whole is not leaf:
         set_keras_mask(whole, mask)
     return whole
+
+
+def _ended(callbacks: Any, mode: str) -> Callable[[int, Any], None]:
+    """Return what is called with the logs of a batch; nothing reads those that no callback takes,
+    for which the host would wait."""
+    methods = (f"on_{mode}_batch_end", "on_batch_end")
+    if all(is_default(getattr(each, name)) for each in callbacks.callbacks for name in methods):
+        return lambda batch, logs: None
+    return getattr(callbacks, methods[0])  # type: ignore[no-any-return]
 
 
 def _rows(x: Any) -> int:
