@@ -121,3 +121,18 @@ def test_split_arrays_have_the_values_and_gradients_of_whole_ones(name: str, dat
     for g, part, other in zip(split_gradients, parts, gradients, strict=True):
         assert g.layout is part.layout
         np.testing.assert_allclose(g.numpy(), other.numpy(), rtol=2e-4, atol=2e-4)
+
+
+def test_a_label_that_is_no_class_counts_as_nothing() -> None:
+    logits = gdt.asarray(floats(3, 5, 8), layout=gdt.Layout(["x", None, "y"], MESH))
+    labels = np.full((3, 5), 2)
+    labels[0, 0], labels[1, 1] = -1, 8
+
+    def loss(x: Any) -> Any:
+        return ops.sum(ops.sparse_categorical_crossentropy(labels, x, from_logits=True))
+
+    expected = -gdt.log_softmax(logits).numpy()[..., 2] * (labels == 2)
+    value, gradient = gdt.value_and_grad(loss)(logits)
+    assert float(value) == pytest.approx(expected.sum(), rel=1e-5)
+    is_zero = np.all(gradient.numpy() == 0, axis=-1)
+    assert np.array_equal(is_zero, labels != 2)

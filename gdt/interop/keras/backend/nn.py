@@ -259,9 +259,14 @@ def sparse_categorical_crossentropy(
             "Arguments `target` and `output` must have the same shape up until the last "
             f"dimension: target.shape={target.shape}, output.shape={output.shape}"
         )
+    classes = output.shape[axis]
+    if from_logits and axis in (-1, output.ndim - 1):
+        is_class = (target >= 0) & (target < classes)
+        labels = gdt.where(is_class, target, 0)
+        each = gdt.sparse_softmax_cross_entropy_with_logits(labels, output)
+        return gdt.where(is_class, each, 0)
     log = gdt.log_softmax(output, axis=axis) if from_logits else _log_of_classes(output, axis)
-    is_class = gdt.one_hot(target, output.shape[axis], axis=axis, dtype=output.dtype)
-    return -gdt.sum(is_class * log, axis=axis)
+    return -gdt.sum(gdt.one_hot(target, classes, axis=axis, dtype=output.dtype) * log, axis=axis)
 
 
 def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> DistributedArray:
