@@ -93,9 +93,7 @@ full-conformance: $(VENV)-conformance/conformance.stamp
 # Keras' own 10,000 tests, on one device and on 8; JAX's environment says what dtypes they expect.
 full-keras: $(VENV)-jax/peers.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.interop.keras.run --pytest "-n $(JOBS)" \
-		--oracle $(VENV)-jax/lib/python3.*/site-packages
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.interop.keras.run --pytest "-n $(JOBS)" --devices 8 \
-		--oracle $(VENV)-jax/lib/python3.*/site-packages
+		--devices 1 8 --jax $(VENV)-jax/bin/python
 
 # 50,000 random calls of gdt's functions and of NumPy's, and as many random chains of views, in random layouts.
 CALLS ?= 50000

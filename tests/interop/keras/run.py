@@ -2,30 +2,28 @@
 
     python -m tests.interop.keras.run                        # all folders, one after the other
     python -m tests.interop.keras.run ops/nn_test.py --devices 8
-    python -m tests.interop.keras.run ops --peer "JAX=jax:/path/to/bin/python"
+    python -m tests.interop.keras.run --devices 1 8 --jax PYTHON --peers
 
-Prints what passed, failed and was skipped in each folder, and in the same folder of Keras on its
-own backends, which `--peer` names. A failure is expected if `expected_failures.txt` has its name
-with the reason, a line each; anything else, and an expected failure that passes, ends the program
-with status 1. The dtypes of most functions are compared with JAX's: `--oracle` names the packages
-of an environment that has it, and without it those cases are skipped.
+Prints a table of Markdown: what passed, failed and was skipped in each folder, on one device, and
+on 8 with DataParallel. A failure is expected if `expected_failures.txt` has its name with the
+reason, a line each; anything else, and an expected failure that passes, ends the program with
+status 1. The dtypes of most functions are compared with JAX's: PYTHON is an interpreter that has
+it, and without one those cases are skipped. `--peers` runs Keras on JAX and on NumPy by PYTHON,
+which then has Keras too, and tells how much of what passes on JAX passes on gdt.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
-import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
-
-from rich.console import Console
-from rich.table import Table
 
 FOLDERS = (
     "ops", "layers", "activations", "initializers", "random", "losses", "metrics", "regularizers",
@@ -33,7 +31,7 @@ FOLDERS = (
     "saving",
 )  # fmt: skip
 EXPECTED = Path(__file__).with_name("expected_failures.txt")
-Outcomes = dict[str, str]  # of each case: passed, failed or skipped
+Outcomes = dict[str, str]  # of each case: "passed", "failed", or "skipped", ": " and the reason
 
 
 def expected_failures() -> dict[str, str]:
@@ -44,32 +42,28 @@ def expected_failures() -> dict[str, str]:
     }
 
 
-def root_of_keras(python: str = sys.executable) -> Path:
-    """Return the folder of Keras' sources in the environment of a Python."""
-    if python == sys.executable:
-        spec = importlib.util.find_spec("keras")
-        assert spec is not None and spec.origin is not None
-        return Path(spec.origin).parent / "src"
-    asked = "import importlib.util as u; print(u.find_spec('keras').origin)"
+def root_of(package: str, python: str = sys.executable) -> Path:
+    """Return the folder of a package in the environment of a Python."""
+    asked = f"import importlib.util as u; print(u.find_spec({package!r}).origin)"
     out = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True, cwd="/")
-    return Path(out.stdout.strip()).parent / "src"
+    return Path(out.stdout.strip()).parent
 
 
 def run(
-    path: str,
+    paths: Sequence[str],
     options: list[str],
     environment: dict[str, str],
     python: str = sys.executable,
 ) -> Outcomes:
-    """Return the outcomes of Keras' cases below a path, by their names `file::class::case`."""
-    root = root_of_keras(python)
+    """Return the outcomes of Keras' cases below paths, by their names `file::class::case`."""
+    root = root_of("keras", python) / "src"
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [
             python, "-m", "pytest", "-p", "tests.interop.keras.plugin", "-c", os.devnull,
             f"--rootdir={root}", "--import-mode=importlib", "-q",
             "-p", "no:cacheprovider", "-p", "no:benchmark",
-            f"--junitxml={report}", *options, str(root / path),
+            f"--junitxml={report}", *options, *[str(root / path) for path in paths],
         ]  # fmt: skip
         repository = str(Path(__file__).parents[3])
         variables = os.environ | environment | {"PYTHONPATH": repository}
@@ -88,10 +82,10 @@ def _name_of(case: ElementTree.Element) -> str:
 
 
 def _outcome_of(case: ElementTree.Element) -> str:
-    kinds = {child.tag for child in case}
-    if kinds & {"failure", "error"}:
+    kinds = {child.tag: child for child in case}
+    if kinds.keys() & {"failure", "error"}:
         return "failed"
-    return "skipped" if "skipped" in kinds else "passed"
+    return f"skipped: {kinds['skipped'].get('message')}" if "skipped" in kinds else "passed"
 
 
 def surprises(outcomes: Outcomes) -> list[str]:
@@ -107,36 +101,49 @@ def surprises(outcomes: Outcomes) -> list[str]:
     return lines
 
 
+def counted(outcomes: Outcomes, path: str) -> str:
+    """Return how many cases below a path passed, failed and were skipped."""
+    kinds = [o.partition(":")[0] for name, o in outcomes.items() if name.startswith(path)]
+    total = Counter(kinds)
+    return " / ".join(f"{total[kind]:,}" for kind in ("passed", "failed", "skipped"))
+
+
+def beside(ours: Outcomes, theirs: Outcomes) -> str:
+    """Return what the cases that pass in `theirs` do in ours, with the reasons."""
+    passed = [name for name, outcome in theirs.items() if outcome == "passed"]
+    total = Counter(ours.get(name, "skipped: not collected") for name in passed)
+    lines = [f"{total.pop('passed', 0):,} of {len(passed):,} that pass on JAX"]
+    return "\n".join([*lines, *[f"  {n:5,} {reason}" for reason, n in total.most_common()]])
+
+
 def main() -> None:
     """Run the folders, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("paths", nargs="*", default=FOLDERS, help="below keras/src")
-    parser.add_argument("--devices", type=int, default=1, help="8: DataParallel on 8 devices")
-    parser.add_argument("--oracle", help="the site-packages of an environment that has JAX")
-    parser.add_argument("--peer", action="append", default=[], help="NAME=BACKEND:PYTHON")
+    parser.add_argument("--devices", type=int, nargs="+", default=[1], help="8: DataParallel on 8")
+    parser.add_argument("--jax", metavar="PYTHON", help="an interpreter that has JAX")
+    parser.add_argument("--peers", action="store_true", help="run Keras on JAX and NumPy too")
     parser.add_argument("--pytest", default="", help="more options for pytest, such as '-n 2'")
     options = parser.parse_args()
-    own = {"KERAS_BACKEND": "numpy", "GDT_DEVICES": str(options.devices)}
-    if options.oracle:
-        own["GDT_KERAS_ORACLE"] = options.oracle
-    runs: dict[str, tuple[dict[str, str], str]] = {"gdt": (own, sys.executable)}
-    for peer in options.peer:
-        name, _, rest = peer.partition("=")
-        backend, _, python = rest.partition(":")
-        runs[name] = ({"KERAS_BACKEND": backend, "GDT_KERAS_PEER": "1"}, python)
-    table = Table("folder", *runs)
-    unexpected: list[str] = []
-    for path in options.paths:
-        counts = []
-        for name, (environment, python) in runs.items():
-            outcomes = run(path, options.pytest.split(), environment, python)
-            unexpected += surprises(outcomes) if name == "gdt" else []
-            total = Counter(outcomes.values())
-            counts.append(" / ".join(f"{total[k]:,}" for k in ("passed", "failed", "skipped")))
-        table.add_row(path, *counts)
-    Console().print(table)
+    own = {"KERAS_BACKEND": "numpy"}
+    if options.jax:
+        own["GDT_KERAS_ORACLE"] = str(root_of("jax", options.jax).parent)
+    runs = {f"gdt, {n}": (own | {"GDT_DEVICES": str(n)}, sys.executable) for n in options.devices}
+    for name, backend in (("JAX", "jax"), ("NumPy", "numpy")) if options.peers else ():
+        runs[name] = ({"KERAS_BACKEND": backend, "GDT_KERAS_PEER": "1"}, options.jax)
+    whole: dict[str, Outcomes] = {
+        name: run(options.paths, options.pytest.split(), environment, python)
+        for name, (environment, python) in runs.items()
+    }
+    print("|", " | ".join(["folder", *runs]), "|\n" + "|---" * (len(runs) + 1) + "|")
+    for path in (*options.paths, ""):
+        print("|", " | ".join([path or "all", *(counted(o, path) for o in whole.values())]), "|")
+    ours = {name: outcomes for name, outcomes in whole.items() if name.startswith("gdt")}
+    for name in ours if options.peers else ():
+        print(f"{name}: {beside(whole[name], whole['JAX'])}")
+    unexpected = [f"{name}: {line}" for name in ours for line in surprises(whole[name])]
     if unexpected:
         sys.exit("\n".join(unexpected))
 
