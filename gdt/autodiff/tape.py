@@ -95,6 +95,8 @@ class GradientTape(Observer):
         if self.nodes is not None:  # None after a gradient that was called inside the block
             first = out[0] if type(out) is tuple else out
             if self.unread.entries or first.type.local_nbytes >= LARGE:
+                if type(out) is tuple:  # the caller's own refers to the arrays too
+                    out = (*out,)
                 args = self.unread.note(op, args, out)
             self.nodes.append((op, args, static, out))
 

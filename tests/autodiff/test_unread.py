@@ -180,3 +180,18 @@ def test_partial_sums_and_their_values_are_freed() -> None:
     # Of a layer what goes in, its normalised value, and a quarter of its middle; and of the last
     # one what its backward pass takes.
     assert memory.peak - before <= (2.25 * LAYERS + 7) * NBYTES
+
+
+def test_results_that_are_kept_in_their_tuple_keep_their_values() -> None:
+    @gdt.custom_vjp
+    def halves(x):
+        return x[:, :SIZE] * 2, x[:, SIZE:] * 2
+
+    halves.vjp(lambda g, out, x: gdt.concat([g[0] * 2, g[1] * 2], axis=1), reads="")
+
+    def loss(x):
+        both = halves(x)
+        return gdt.sum(both[0]) + gdt.sum(gdt.sin(both[1]))
+
+    x = gdt.zeros((256, 2 * SIZE))
+    assert gdt.grad(loss)(x).numpy()[0, ::SIZE].tolist() == [2.0, 2.0]
