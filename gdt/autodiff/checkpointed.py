@@ -78,9 +78,10 @@ class Checkpointed(Stateful):
         outs: list[DistributedArray] = []
         returned = mapped(lambda leaf: _own(leaf, outs), out)
         del out  # what the function has made and returned is nothing that it reads
-        segment = _Segment(self, args, kwargs, watch)
+        read = tuple(_alive(watch.read))
+        segment = _Segment(self, args, kwargs, watch, len(read))
         for tape in tapes:
-            tape.on_op(segment, tuple(_alive(watch.read)), {}, tuple(outs))
+            tape.on_op(segment, read, {}, tuple(outs))
         return returned
 
     def _refuse_writes(self, watch: _Watch, passed: Sequence[DistributedArray]) -> None:
@@ -120,12 +121,14 @@ class _Segment:
 
     name = "checkpointed"
     vjps = ()
-    reads = None
     __hash__ = None  # type: ignore[assignment]  # no recorded backward pass: it runs Python
 
-    def __init__(self, call: Checkpointed, args: Any, kwargs: Any, watch: _Watch) -> None:
+    def __init__(
+        self, call: Checkpointed, args: Any, kwargs: Any, watch: _Watch, count: int
+    ) -> None:
         self._call, self._args, self._kwargs = call, args, kwargs
         self._draws, self._numbers, self._line = watch.draws, watch.numbers, line_of_user()
+        self.reads = (frozenset(range(count)),)  # all operands, and no output
         self._slots = GATHERED_SLOTS.get()  # of modules around it, which do not run again
 
     def joint_vjp(
