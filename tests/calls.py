@@ -71,6 +71,11 @@ def _tape() -> tuple[gdt.GradientTape, Any]:
     return tape, loss
 
 
+def _alike() -> list[gdt.nn.Dense]:
+    """Return blocks of a pipeline."""
+    return [gdt.nn.Dense(2, 2, gdt.Layout([None, None], MESH), key=n) for n in range(2)]
+
+
 def _model() -> gdt.nn.Sequential:
     return gdt.nn.Sequential(gdt.nn.Dense(2, 3, gdt.Layout([None, "y"], MESH), key=0))
 
@@ -372,6 +377,10 @@ CALLS: dict[str, Callable[[], Call]] = {
         "layouts": {"query_weight": gdt.Layout([None, "y"], MESH)}, "initializer": "he_normal"}),
     "nn.MultiHeadAttention.__call__": lambda: (
         gdt.nn.MultiHeadAttention(2, 4, key=1), (gdt.ones((2, 4, 4)),), {}),
+    "nn.Pipelined": lambda: (gdt.nn.Pipelined, (_alike(), "x", 2),
+        {"repeats": 1, "checkpoint": False}),
+    "nn.Pipelined.__call__": lambda: (
+        gdt.nn.Pipelined(_alike(), "x", 2), (gdt.ones((4, 2), layout=ROWS),), {}),
     "nn.rotary": lambda: (gdt.nn.rotary, (X, [0, 1, 2, 3], 100.0), {}),
     "nn.Input": lambda: (gdt.nn.Input, ((2, 3), "f4"), {}),
     "nn.Model": lambda: (gdt.nn.Model, _symbols(), {}),

@@ -30,6 +30,7 @@ from gdt.nn.model import Model
 from gdt.nn.module import Module
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from gdt.nn.parameters import mixed_precision
+from gdt.nn.pipelined import Pipelined
 from gdt.nn.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
 from gdt.nn.recurrent import GRU, LSTM, Recurrent
 from gdt.nn.sharded import Sharded
@@ -64,6 +65,7 @@ __all__ = [
     "Model",
     "Module",
     "MultiHeadAttention",
+    "Pipelined",
     "RMSNorm",
     "Recurrent",
     "Residual",

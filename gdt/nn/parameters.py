@@ -13,10 +13,15 @@ from gdt import random
 from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
+from gdt.array.unmade import made_when_read, moved_unmade
 from gdt.errors import ArgumentError, ShapeError, error, type_text
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Home, Module
 from gdt.ops.elementwise import astype
+from gdt.ops.joining import stack
+from gdt.ops.movement import relayout
+from gdt.ops.shapes import reshape
+from gdt.sharding.array_type import ArrayType
 from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
@@ -71,6 +76,22 @@ class ParameterSpec:
             problem = f"initializer returned {shown_value(array)}, not an array"
             raise error(ArgumentError, problem)
         return array
+
+
+def stacked_rows(arrays: Sequence[DistributedArray], layout: Layout) -> DistributedArray:
+    """Return arrays of one type as the rows of one in this layout, which is made when it is read;
+    those of them that are not made yet are made in the layout of a row."""
+    first = arrays[0]
+    array_type = ArrayType.of((len(arrays), *first.shape), first.dtype, layout)
+
+    def make(shape: tuple[int, ...], layout: Layout) -> DistributedArray:
+        if shape != array_type.shape:
+            return relayout(reshape(make(array_type.shape, array_type.layout), shape), layout)
+        own = layout.delete([0])
+        rows = [relayout(x, own) if (y := moved_unmade(x, own)) is None else y for x in arrays]
+        return relayout(stack(rows), layout)
+
+    return made_when_read(array_type, make)
 
 
 # ---------------------------------------------------------------- mixed precision

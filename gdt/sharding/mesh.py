@@ -347,6 +347,18 @@ class Mesh(Immutable):
             reduce_by=self.reduce_by,
         )
 
+    def apart(self, axis: str) -> Mesh:
+        """Return the mesh of the same devices on which each coordinate of an axis has blocks of its
+        own; several blocks may then be those of one device.
+
+        >>> gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU").apart("y").box
+        (2, 1)
+        """
+        a = self.axis_index(axis, "Mesh.apart")
+        grid = (*self.grid[:a], self.sizes[a], *self.grid[a + 1 :])
+        facts = (self.axis_names, self.sizes, self.devices, self.name)
+        return Mesh._of(*facts, grid, self.num_processes, self.reduce_by)
+
     def is_remote(self) -> bool:
         """Return whether this process hosts none of the coordinates.
 
