@@ -381,6 +381,11 @@ CALLS: dict[str, Callable[[], Call]] = {
         {"repeats": 1, "checkpoint": False}),
     "nn.Pipelined.__call__": lambda: (
         gdt.nn.Pipelined(_alike(), "x", 2), (gdt.ones((4, 2), layout=ROWS),), {}),
+    "nn.MoE": lambda: (gdt.nn.MoE, (4, 3, 2, 1.25, 2, "relu", True), {
+        "layouts": {"router_weight": gdt.Layout([None, None], MESH)},
+        "initializer": "he_normal", "dtype": "f4", "key": 1}),
+    "nn.MoE.__call__": lambda: (
+        gdt.nn.MoE(4, 3, size=2, key=1), (gdt.ones((3, 2)),), {"routing": True}),
     "nn.rotary": lambda: (gdt.nn.rotary, (X, [0, 1, 2, 3], 100.0), {}),
     "nn.Input": lambda: (gdt.nn.Input, ((2, 3), "f4"), {}),
     "nn.Model": lambda: (gdt.nn.Model, _symbols(), {}),

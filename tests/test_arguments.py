@@ -138,7 +138,7 @@ NOT_CALLED = {
     "metrics.Metric", "nn.Module", "nn.losses.Loss", "optim.Schedule",
     "nn.initializers.Initializer",
     "benchmark", "checkpoint.CheckpointManager", "Function", "RerecordedWarning",
-    "op", "custom_vjp", "nn.Add", "nn.Convolution", "nn.Recurrent",
+    "op", "custom_vjp", "nn.Add", "nn.Convolution", "nn.Recurrent", "nn.Routing",
 }  # fmt: skip
 
 

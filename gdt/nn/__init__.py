@@ -28,6 +28,7 @@ from gdt.nn.layers import Add, Concatenate, Dense, Flatten, Residual, Sequential
 from gdt.nn.layout_map import LayoutMap
 from gdt.nn.model import Model
 from gdt.nn.module import Module
+from gdt.nn.moe import MoE, Routing
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from gdt.nn.parameters import mixed_precision
 from gdt.nn.pipelined import Pipelined
@@ -62,6 +63,7 @@ __all__ = [
     "LayerNorm",
     "LayoutMap",
     "MaxPool",
+    "MoE",
     "Model",
     "Module",
     "MultiHeadAttention",
@@ -69,6 +71,7 @@ __all__ = [
     "RMSNorm",
     "Recurrent",
     "Residual",
+    "Routing",
     "Sequential",
     "Sharded",
     "activations",
