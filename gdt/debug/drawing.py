@@ -7,6 +7,7 @@ import itertools
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -19,6 +20,9 @@ from gdt.debug.observers import Fetch, counted, fetched_text
 from gdt.debug.rows import ExplainRow, FusedRow, RowRecorder
 from gdt.errors import ArgumentError, DtypeError, error, type_text
 from gdt.observe import Collective, observing
+from gdt.prediction.machine import Machine
+from gdt.prediction.pricing import OpPricer, seconds_text
+from gdt.prediction.trace import tracing
 from gdt.programs.function import Function
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
@@ -106,6 +110,12 @@ class Explanation(_Drawing):
                 texts, ["kernel", "", *(r.kernel for r in self.rows)], strict=True
             ):
                 text.append(kernel)
+        if any(row.predicted for row in self.rows):
+            prices = [row.predicted for row in self.rows]
+            columns = ["" if p is None else seconds_text(p.total) for p in prices]
+            total = seconds_text(sum(p.total for p in prices if p is not None))
+            for text, column in zip(texts, ["seconds", total, *columns], strict=True):
+                text.append(column)
         if any(row.strategies for row in self.rows):
             columns = ["\n".join(map(str, row.strategies)) for row in self.rows]
             for text, column in zip(texts, ["strategies, in bytes", "", *columns], strict=True):
@@ -116,7 +126,7 @@ class Explanation(_Drawing):
         header, footer, *rows = self.texts()
         table = Table(show_footer=True)
         for name, total in zip(header, footer, strict=True):
-            justify: Any = "right" if name == "bytes" else "left"
+            justify: Any = "right" if name in ("bytes", "seconds") else "left"
             no_wrap = name.startswith("strategies")
             table.add_column(name, total, justify=justify, no_wrap=no_wrap, overflow="fold")
         for texts in rows:
@@ -146,7 +156,11 @@ def _collective(c: Collective) -> str:
 
 @checked
 def explain(
-    f: Callable[..., Any], *args: Any, strategies: bool = False, **kwargs: Any
+    f: Callable[..., Any],
+    *args: Any,
+    strategies: bool = False,
+    machine: Machine | None = None,
+    **kwargs: Any,
 ) -> Explanation:
     """Call `f(*args, **kwargs)`; return a table of every op that ran, its moves and its bytes.
 
@@ -161,6 +175,8 @@ def explain(
 
     strategies: whether to list, for each op with a rule, the ways to run it that were considered
         for its operands, the chosen one first, with their prices (see `gdt.sharding.strategy`).
+    machine: for arrays on abstract devices, a machine on which each op is priced, as `gdt.predict`
+        prices steps: a column has its seconds on a device, `row.predicted` what they consist of.
 
     >>> mesh = gdt.create_mesh([("x", 4)])
     >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
@@ -179,8 +195,9 @@ def explain(
     if isinstance(f, DistributedArray):
         remedy = "Write gdt.explain(lambda: x.sum())."  # type: ignore[unreachable]
         raise error(ArgumentError, f"f is {shown_value(f)}, no function", remedy=remedy)
-    recorder = RowRecorder(strategies)
-    with observing(recorder):
+    pricer = None if machine is None else OpPricer(machine)
+    recorder = RowRecorder(strategies, pricer)
+    with nullcontext() if pricer is None else tracing(pricer), observing(recorder):
         value = f(*args, **kwargs)
     programs = f.programs if isinstance(f, Function) else []
     loops = [FusedRow.of(k) for program in programs for k in program.instructions if k.fused]

@@ -10,6 +10,7 @@ from gdt.debug.observers import Move, moves_of
 from gdt.engine.op import Op
 from gdt.engine.planned import PlannedOp
 from gdt.observe import Collective, Observer
+from gdt.prediction.pricing import OpPricer, PredictedOp
 from gdt.programs.fused_function import FusedFunction
 from gdt.programs.instruction import Instruction
 from gdt.sharding.array_type import ArrayType
@@ -75,6 +76,7 @@ class ExplainRow(NamedTuple):
     fetched: the bytes that were gathered to the host; such a row is called `fetch`, and is no op.
     strategies: the ways to run the op that were considered, the one that ran first; empty where
         they were not asked for, and for what has no rule.
+    predicted: what it takes on a device of a machine; None where no machine was given.
     kernel: the CUDA kernels that it launched, or "body" and why there were none; empty where the
         device or the op has no kernels.
     """
@@ -88,6 +90,7 @@ class ExplainRow(NamedTuple):
     kernel: str = ""
     fetched: int | None = None
     strategies: tuple[ConsideredStrategy, ...] = ()
+    predicted: PredictedOp | None = None
 
     @property
     def bytes(self) -> int:
@@ -128,11 +131,12 @@ class FusedRow(NamedTuple):
 class RowRecorder(Observer):
     """The observer of `gdt.explain`, which collects its rows.
 
-    strategies: whether it collects the strategies that were considered for each op.
+    strategies: whether it collects the strategies that were considered for each op. pricer: of what
+    each op takes on a machine; an observer that is told before this one.
     """
 
-    def __init__(self, strategies: bool = False) -> None:
-        self._wants_strategies = strategies
+    def __init__(self, strategies: bool = False, pricer: OpPricer | None = None) -> None:
+        self._wants_strategies, self._pricer = strategies, pricer
         self.rows: list[ExplainRow] = []
         self._moves: list[Move] = []
         self._collectives: list[Collective] = []
@@ -185,6 +189,7 @@ class RowRecorder(Observer):
             tuple(n for n, _ in self._entered),
             self._kernel,
             strategies=strategies,
+            predicted=None if self._pricer is None else self._pricer.price_since_last(),
         )
         self.rows.append(row)
         self._moves, self._collectives, self._kernel = [], [], ""

@@ -11,7 +11,7 @@ from typing import Any
 from gdt.arguments import checked
 from gdt.backend.abstract import Work
 from gdt.prediction.machine import Machine
-from gdt.prediction.trace import Held, Join, Sent, Trace, TracedOp, trace
+from gdt.prediction.trace import Held, Join, Sent, Trace, TracedOp, Tracer, trace
 from gdt.sharding.mesh import Mesh
 
 __all__ = ["Prediction", "predict"]
@@ -35,6 +35,11 @@ class PredictedOp:
     def seconds(self) -> float:
         """The seconds of computation."""
         return self.products + self.memory + self.launches
+
+    @property
+    def total(self) -> float:
+        """The seconds of computation and communication, one after the other."""
+        return self.seconds + self.communication
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,25 @@ def priced(found: Trace, machine: Machine) -> Prediction:
         _utilisation(found, machine, useful, total), dict(sent), collectives, found.before,
         found.peak, found.held, ops,
     )  # fmt: skip
+
+
+class OpPricer(Tracer):
+    """A tracer that prices ops on a machine while they run, for the columns of `explain`."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine, self._priced = machine, 0
+
+    def price_since_last(self) -> PredictedOp | None:
+        """Return what the ops since the last call of this method take, under the name of the last;
+        None on devices that are not abstract."""
+        new, self._priced = self.ops[self._priced :], len(self.ops)
+        if self.mesh is None or self.mesh.device_kind != "abstract" or not new:
+            return None
+        prices = [_price_of_op(op, self.mesh, self.machine) for op in new]
+        names = ("products", "memory", "launches", "communication", "flops")
+        sums = {name: sum(getattr(p, name) for p in prices) for name in names}
+        return PredictedOp(new[-1].name, **sums)
 
 
 def _price_of_op(op: TracedOp, mesh: Mesh, machine: Machine) -> PredictedOp:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -173,11 +174,17 @@ def trace(step: Callable[..., Any], *args: Any) -> Trace:
     step(*args)
     gc.collect()
     before, tracer = DEVICE.now, Tracer()
-    DEVICE.listener = tracer
+    with tracing(tracer):
+        step(*args)
+    return tracer.finished(before)
+
+
+@contextmanager
+def tracing(tracer: Tracer) -> Iterator[None]:
+    """Let a tracer be told of what ops, and abstract devices, do in this `with` statement."""
+    before, DEVICE.listener = DEVICE.listener, tracer
     try:
         with observing(tracer):
-            out = step(*args)
+            yield
     finally:
-        DEVICE.listener = None
-    del out
-    return tracer.finished(before)
+        DEVICE.listener = before

@@ -95,3 +95,25 @@ def test_the_text_of_a_prediction() -> None:
     found = gdt.predict(data_parallel(64), machine=MACHINE)
     assert isinstance(found, Prediction)
     assert "fits in 10 GB" in repr(found) and "sent by a device in 1 collectives" in repr(found)
+
+
+def test_explain_prices_each_op() -> None:
+    step = data_parallel(64)
+    explanation, found = gdt.explain(step, machine=MACHINE), gdt.predict(step, machine=MACHINE)
+    prices = [row.predicted for row in explanation.rows if row.predicted is not None]
+    assert sum(p.total for p in prices) == pytest.approx(found.seconds)
+    assert "seconds" in str(explanation).splitlines()[1]
+    x = gdt.ones((4, 4))  # on devices that are there nothing is priced
+    assert [row.predicted for row in gdt.explain(lambda: x @ x, machine=MACHINE).rows] == [None]
+
+
+def test_a_recorded_step_is_predicted_as_it_is_written() -> None:
+    mesh = gdt.create_mesh([("data", 8)], device_type="abstract")
+    x = gdt.ones((64, 32), "float32", layout=gdt.Layout(["data", None], mesh))
+    w = gdt.ones((32, 32), "float32", layout=gdt.Layout([None, None], mesh))
+    step = lambda x, w: gdt.grad(lambda w: gdt.mean((x @ w) ** 2))(w)
+    recorded = gdt.function(step)
+    for _ in range(4):  # records, verifies and replays
+        recorded(x, w)
+    written, replayed = (gdt.predict(f, x, w, machine=MACHINE) for f in (step, recorded))
+    assert replayed.bytes == written.bytes and replayed.flops == written.flops
