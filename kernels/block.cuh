@@ -56,6 +56,11 @@ template <> __device__ __forceinline__ float infinity<float>() {
 template <> __device__ __forceinline__ double infinity<double>() {
   return __longlong_as_double(0x7ff0000000000000ll);
 }
+// exp(x) by the special function unit, of float32.
+__device__ __forceinline__ float exponential(float x) {
+  return ptx::power_of_2(x * 1.44269504088896340736f);
+}
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
 
 // ---- packs --------------------------------------------------------------------------------------
 template <typename T, int N> struct __align__(sizeof(T) * N) Pack { T of[N]; };
@@ -64,19 +69,44 @@ constexpr int PACK_BYTES = 16;
 template <typename T> __device__ __forceinline__ int misalignment(const T* p) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(p) % PACK_BYTES);
 }
+template <typename T> constexpr int PER_PACK = PACK_BYTES / static_cast<int>(sizeof(T));
+
 // Visits p[0 .. n) with `threads` threads: single elements up to the first 16-byte boundary, packs
-// of 16 bytes, and single elements again. `f(i, pack)` gets the index and a copy. With packs =
-// false, single elements only.
-template <typename T, typename F>
-__device__ __forceinline__ void visit(const T* p, int n, int thread, int threads, bool packs, F f) {
-  constexpr int N = PACK_BYTES / sizeof(T);
+// of 16 bytes, and single elements again. `use(i, loaded)` gets the index and what `load(i, like)`
+// has read there, in packs of as many elements as `like` has; LOADS packs of a thread are under way
+// at the same time. With packs = false, single elements only.
+template <int LOADS, typename T, typename Load, typename Use>
+__device__ __forceinline__ void visit(const T* p, int n, int thread, int threads, bool packs,
+                                      Load load, Use use) {
+  constexpr int N = PER_PACK<T>;
   const int head =
       packs ? min(n, (PACK_BYTES - misalignment(p)) % PACK_BYTES / static_cast<int>(sizeof(T))) : n;
   const int body = (n - head) / N;
-  for (int i = thread; i < head; i += threads) f(i, Pack<T, 1>{{p[i]}});
-  for (int i = thread; i < body; i += threads)
-    f(head + i * N, *reinterpret_cast<const Pack<T, N>*>(p + head + i * N));
-  for (int i = head + body * N + thread; i < n; i += threads) f(i, Pack<T, 1>{{p[i]}});
+#pragma unroll 1
+  for (int i = thread; i < head; i += threads) use(i, load(i, Pack<T, 1>()));
+  for (int first = thread; first < body; first += LOADS * threads) {
+    decltype(load(0, Pack<T, N>())) loaded[LOADS];
+#pragma unroll
+    for (int k = 0; k < LOADS; k++)
+      if (first + k * threads < body)
+        loaded[k] = load(head + (first + k * threads) * N, Pack<T, N>());
+#pragma unroll
+    for (int k = 0; k < LOADS; k++)
+      if (first + k * threads < body) use(head + (first + k * threads) * N, loaded[k]);
+  }
+#pragma unroll 1
+  for (int i = head + body * N + thread; i < n; i += threads) use(i, load(i, Pack<T, 1>()));
+}
+template <typename P, typename T> __device__ __forceinline__ P load(const T* p) {
+  return *reinterpret_cast<const P*>(p);
+}
+// The same of the elements of p alone.
+template <int LOADS, typename T, typename Use>
+__device__ __forceinline__ void visit(const T* p, int n, int thread, int threads, bool packs,
+                                      Use use) {
+  visit<LOADS>(
+      p, n, thread, threads, packs, [&](int i, auto like) { return load<decltype(like)>(p + i); },
+      use);
 }
 template <typename T, int N> __device__ __forceinline__ void store(T* p, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(p) = pack;
@@ -113,5 +143,61 @@ __device__ __forceinline__ T block_reduce(T value, Merge merge, T* scratch, int 
 #pragma unroll
   for (int i = 1; i < WARPS; i++) value = merge(value, scratch[i]);
   return value;
+}
+
+// ---- columns ------------------------------------------------------------------------------------
+// The columns of a thread in a matrix whose rows have `width` elements: N neighbours where rows can
+// be read in packs, else N with a step of `lanes` threads between them. A block of (lanes, rows)
+// threads, powers of 2, has tile number `tile` of lanes * N columns.
+template <typename T> struct Columns {
+  static constexpr int N = PER_PACK<T>;
+  int width, first, step;
+  bool packs;
+
+  __device__ __forceinline__ Columns(int tile, int width, bool aligned)
+      : width(width), packs(aligned && width % N == 0) {
+    const int lanes = blockDim.x;
+    first = tile * lanes * N + static_cast<int>(threadIdx.x) * (packs ? N : 1);
+    step = packs ? 1 : lanes;
+  }
+  __device__ __forceinline__ int column(int i) const { return first + i * step; }
+  __device__ __forceinline__ bool has(int i) const { return column(i) < width; }
+
+  // PACKS: `packs`, known to the compiler. Columns past the width are 0.
+  template <bool PACKS> __device__ __forceinline__ Pack<T, N> read(const T* row) const {
+    if (PACKS && has(0)) return load<Pack<T, N>>(row + first);
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; i++) pack.of[i] = !PACKS && has(i) ? row[column(i)] : T();
+    return pack;
+  }
+  template <bool PACKS>
+  __device__ __forceinline__ void write(T* row, const Pack<T, N>& pack) const {
+    if constexpr (PACKS) {
+      if (has(0)) store(row + first, pack);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i++)
+        if (has(i)) row[column(i)] = pack.of[i];
+    }
+  }
+};
+// Merges the N values of each thread with those of the threads below it, in a block of
+// (lanes, rows) threads; the threads y = 0 have the results. `scratch` is as of block_reduce.
+template <int N, int THREADS, typename T, typename Merge>
+__device__ __forceinline__ void merge_columns(T (&value)[N], Merge merge,
+                                              T (&scratch)[N][THREADS]) {
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < N; i++) scratch[i][thread] = value[i];
+  for (int rows = blockDim.y / 2; rows; rows /= 2) {
+    __syncthreads();
+    if (threadIdx.y >= rows) continue;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      scratch[i][thread] = merge(scratch[i][thread], scratch[i][thread + rows * blockDim.x]);
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) value[i] = scratch[i][thread];
 }
 }  // namespace

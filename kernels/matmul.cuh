@@ -19,9 +19,6 @@ template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
   x = x < -SATURATED ? A(-SATURATED) : x > SATURATED ? A(SATURATED) : x;  // infinity times 0 is NaN
   return normal_cdf(x) + x * A(0.39894228040143267794) * exp(A(-0.5) * x * x);
 }
-template <typename P, typename T> __device__ __forceinline__ P load(const T* p) {
-  return *reinterpret_cast<const P*>(p);
-}
 template <typename A, typename O> struct Epilogue {
   O* out;
   const O *bias, *aux;

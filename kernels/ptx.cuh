@@ -49,8 +49,38 @@ INLINE bfloat16_t to_bfloat16(float f) {
 #endif
 }
 
+// 2^x with an error of two units in the last place; results that are not normal numbers are 0.
+INLINE float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+// Store 4, 8 or 16 bytes in one instruction, which the compiler does not take apart.
+INLINE void store_words(void* global, const uint32_t (&w)[1]) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(global), "r"(w[0]) : "memory");
+}
+INLINE void store_words(void* global, const uint32_t (&w)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1,%2};" ::"l"(global), "r"(w[0]), "r"(w[1]) : "memory");
+}
+INLINE void store_words(void* global, const uint32_t (&w)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(global), "r"(w[0]), "r"(w[1]),
+               "r"(w[2]), "r"(w[3])
+               : "memory");
+}
+
 #if __CUDA_ARCH__ >= 800
 // ---- sm_80: asynchronous copies, ldmatrix, mma.sync ---------------------------------------------
+// Two floats rounded to 16 bits each, the first in the lower half.
+INLINE uint32_t to_pair(float low, float high, half_t) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+INLINE uint32_t to_pair(float low, float high, bfloat16_t) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
 INLINE uint32_t to_tf32(float f) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(f));

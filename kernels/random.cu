@@ -45,12 +45,24 @@ __device__ __forceinline__ void fill_row(T* out, const long long* start, const u
   const u64 first = static_cast<u64>(start[row]),
             counter = first / EACH + static_cast<u64>(blockIdx.x) * THREADS + threadIdx.x;
   const Words words = philox(counter, stream[row * stream_step], key[row * key_step]);
+  Pack<T, EACH> pack;
 #pragma unroll
-  for (int i = 0; i < EACH; i++) {
-    const long long at = static_cast<long long>(counter * EACH + i - first);
-    if (at >= 0 && at < length)
-      out[static_cast<long long>(row) * length + at] = f(element_bits<B>(words, i));
+  for (int i = 0; i < EACH; i++) pack.of[i] = f(element_bits<B>(words, i));
+  const long long at = static_cast<long long>(counter * EACH - first);  // of the pack in the row
+  T* to = out + static_cast<long long>(row) * length + at;
+  constexpr int BYTES = sizeof(pack) < PACK_BYTES ? sizeof(pack) : PACK_BYTES,
+                STORES = sizeof(pack) / BYTES, WORD = sizeof(unsigned);
+  if (BYTES >= WORD && reinterpret_cast<unsigned long long>(to) % BYTES == 0 && at >= 0 &&
+      at + EACH <= length) {
+    unsigned words[STORES][(BYTES + WORD - 1) / WORD];
+    memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+    for (int i = 0; i < STORES; i++) ptx::store_words(to + i * EACH / STORES, words[i]);
+    return;
   }
+#pragma unroll
+  for (int i = 0; i < EACH; i++)
+    if (at + i >= 0 && at + i < length) to[i] = pack.of[i];
 }
 
 // ---- the normal quantile ------------------------------------------------------------------------

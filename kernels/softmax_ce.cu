@@ -27,28 +27,38 @@
 
 constexpr int MERGE_THREADS = 256;
 constexpr int INT_LIMIT = 2147483647;
-constexpr int RESIDENT = 1024;  // threads of a multiprocessor; with more, ptxas spills
+constexpr int RESIDENT = 768;  // threads of a multiprocessor; with more, ptxas spills
+constexpr int LOADS = 4;       // packs of a thread, under way at the same time
 
 namespace {
 template <typename A> struct Row {  // max, sum of exp(x - max), and sum of x, of some elements
   A max, sum, total;
 };
+// The least finite number, so that no two infinities are subtracted where all elements are -inf.
+__device__ __forceinline__ float lowest(float) { return -3.402823466385288598e38f; }
+__device__ __forceinline__ double lowest(double) { return -1.797693134862315708e308; }
 template <typename A> __device__ __forceinline__ Row<A> empty_row() {
-  return {-infinity<A>(), A(0), A(0)};
+  return {lowest(A(0)), A(0), A(0)};
 }
 template <typename A>
 __device__ __forceinline__ Row<A> merge_rows(const Row<A>& a, const Row<A>& b) {
   const A high = max(a.max, b.max);
-  if (high == -infinity<A>()) return {high, a.sum + b.sum, a.total + b.total};
-  return {high, a.sum * exp(a.max - high) + b.sum * exp(b.max - high), a.total + b.total};
+  return {high, a.sum * exponential(a.max - high) + b.sum * exponential(b.max - high),
+          a.total + b.total};
 }
-template <typename A> __device__ __forceinline__ void include(Row<A>& row, A x) {
-  row.total += x;
-  if (x <= row.max) {
-    row.sum += x == -infinity<A>() ? A(0) : exp(x - row.max);
-  } else {  // also where x is NaN, which stays NaN
-    row.sum = row.sum * exp(row.max - x) + A(1);
-    row.max = x;
+// The largest of a pack comes first, so that one exponential brings the sum of a row to it.
+template <typename A, typename T, int N>
+__device__ __forceinline__ void include(Row<A>& row, const Pack<T, N>& pack) {
+  A high = row.max;
+#pragma unroll
+  for (int i = 0; i < N; i++) high = max(high, A(widen(pack.of[i])));
+  row.sum *= exponential(row.max - high);
+  row.max = high;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    const A x = A(widen(pack.of[i]));
+    row.sum += exponential(x - high);
+    row.total += x;
   }
 }
 template <typename A, int ROW_THREADS>
@@ -92,12 +102,13 @@ template <typename T, typename A>
 __device__ __forceinline__ void write_gradient(const T* from, T* to, int n, int thread, int threads,
                                                bool packs, A lse, A scale,
                                                const Target<A>& target) {
-  visit(from, n, thread, threads, packs, [&](int i, auto pack) {
+  visit<LOADS>(from, n, thread, threads, packs, [&](int i, auto pack) {
 #pragma unroll
     for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++) {
       const A hit = i + k == target.at ? target.peak : A(0);
       pack.of[k] = narrow<T>(
-          scale == A(0) ? A(0) : scale * (exp(widen(pack.of[k]) - lse) - hit - target.floor));
+          scale == A(0) ? A(0)
+                        : scale * (exponential(A(widen(pack.of[k])) - lse) - hit - target.floor));
     }
     store(to + i, pack);
   });
@@ -126,10 +137,8 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
   const T* x = logits + offset(item, axes, logits_strides) + static_cast<long long>(row) * classes;
   T* copy = reinterpret_cast<T*>(shared + threadIdx.y * row_bytes<T>(classes) + misalignment(x));
   Row<A> mine = empty_row<A>();
-  visit(x, classes, thread, ROW_THREADS, true, [&](int i, auto pack) {
-#pragma unroll
-    for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++)
-      include(mine, A(widen(pack.of[k])));
+  visit<LOADS>(x, classes, thread, ROW_THREADS, true, [&](int i, const auto& pack) {
+    include(mine, pack);
     if (cached) store(copy + i, pack);
   });
   const Label y =
@@ -168,11 +177,8 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
   const int valid = count ? count[item] : classes;
   const T* x = logits + offset(item, axes, logits_strides) + static_cast<long long>(row) * classes;
   Row<A> mine = empty_row<A>();
-  visit(x, valid, thread, ROW_THREADS, true, [&](int, auto pack) {
-#pragma unroll
-    for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++)
-      include(mine, A(widen(pack.of[k])));
-  });
+  visit<LOADS>(x, valid, thread, ROW_THREADS, true,
+               [&](int, const auto& pack) { include(mine, pack); });
   const Row<A> whole = reduce_row<A, ROW_THREADS>(mine, scratch);
   if (thread != 0) return;
   const long long here = static_cast<long long>(labels[offset(item, axes, labels_strides) + row]) -

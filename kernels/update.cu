@@ -48,8 +48,23 @@ template <typename T> __device__ Piece<T> find_piece(const unsigned long long* t
           arrays[4], arrays[5], arrays[6], static_cast<int>(left < CHUNK ? left : CHUNK),
           packs};
 }
-template <typename P, typename T> __device__ __forceinline__ P load(const T* p, int i, const P&) {
-  return *reinterpret_cast<const P*>(p + i);
+// The packs of a tensor at one place.
+template <typename P> struct Step {
+  P parameter, gradient, moment, second;
+};
+// `use(i, step)` of all elements, with LOADS of them under way; MOMENTS of the moments are read.
+template <int LOADS, int MOMENTS, typename T, typename Use>
+__device__ __forceinline__ void visit_steps(const Piece<T>& p, Use use) {
+  visit<LOADS>(
+      p.parameter, p.size, threadIdx.x, THREADS, p.packs,
+      [&](int i, auto like) {
+        typedef decltype(like) P;
+        Step<P> step = {load<P>(p.parameter + i), load<P>(p.gradient + i)};
+        if (MOMENTS > 0) step.moment = load<P>(p.moment + i);
+        if (MOMENTS > 1) step.second = load<P>(p.second + i);
+        return step;
+      },
+      use);
 }
 }  // namespace
 
@@ -59,8 +74,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     sgd(const unsigned long long* __restrict__ table, int tensors, const T* __restrict__ scalars) {
   const Piece<T> p = find_piece<T>(table, tensors);
   const T rate = scalars[0];
-  visit(p.parameter, p.size, threadIdx.x, THREADS, p.packs, [&](int i, auto x) {
-    const auto g = load(p.gradient, i, x);
+  visit_steps<2, 0>(p, [&](int i, auto step) {
+    auto& [x, g, v, unused] = step;
 #pragma unroll
     for (int k = 0; k < static_cast<int>(sizeof(x) / sizeof(T)); k++) x.of[k] -= rate * g.of[k];
     store(p.new_parameter + i, x);
@@ -75,9 +90,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
              const T* __restrict__ scalars, int nesterov) {
   const Piece<T> p = find_piece<T>(table, tensors);
   const T rate = scalars[0], keep = scalars[1];
-  visit(p.parameter, p.size, threadIdx.x, THREADS, p.packs, [&](int i, auto x) {
-    const auto g = load(p.gradient, i, x);
-    auto v = load(p.moment, i, x);
+  visit_steps<2, 1>(p, [&](int i, auto step) {
+    auto& [x, g, v, unused] = step;
 #pragma unroll
     for (int k = 0; k < static_cast<int>(sizeof(x) / sizeof(T)); k++) {
       const T change = -rate * g.of[k];
@@ -99,9 +113,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
   const Piece<T> p = find_piece<T>(table, tensors);
   const T beta1 = scalars[0], beta2 = scalars[1], keep = scalars[2], rate = scalars[3],
           epsilon = scalars[4];
-  visit(p.parameter, p.size, threadIdx.x, THREADS, p.packs, [&](int i, auto x) {
-    const auto g = load(p.gradient, i, x);
-    auto m = load(p.moment, i, x), v = load(p.second, i, x);
+  visit_steps<1, 2>(p, [&](int i, auto step) {
+    auto& [x, g, m, v] = step;
 #pragma unroll
     for (int k = 0; k < static_cast<int>(sizeof(x) / sizeof(T)); k++) {
       m.of[k] = beta1 * m.of[k] + g.of[k];

@@ -245,8 +245,8 @@ class Bench:
         totals = sums.reshape(2, channels)
         dy = self._normal(rows, channels, 1)
         return [
-            *launches.bn_sums(x, dy, mean, rstd, None, None, sums, self._empty),
-            *launches.bn_backward(x, dy, mean, rstd, None, None, totals, count, y),
+            *launches.bn_sums(x, dy, mean, rstd, sums, self._empty),
+            *launches.bn_backward(x, dy, mean, rstd, None, totals, count, y),
         ]
 
     def _cross_entropy(self, case: Case) -> list[KernelCall]:

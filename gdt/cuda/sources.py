@@ -4,9 +4,9 @@ A kernel is a function template of a `.cu` file. An `Instance` names the kernel 
 arguments. The parameters of a kernel are read from its source, so no second list of signatures has
 to be kept in step:
 
-    >>> finish = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
+    >>> finish = Instance("reduce.cu", "arg_finish", ("Max", "float"))
     >>> [str(p) for p in parameters(finish)[:2]]
-    ['const float* parts', 'float* out']
+    ['const float* parts', 'const long long* index']
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from gdt.cuda.sources import Instance
 from gdt.errors import KernelError
 from tests.needs import need_compiler, need_nvrtc
 
-FINISH = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
+FINISH = Instance("reduce.cu", "arg_finish", ("Max", "float"))
 SIMPLE = """
 __global__ void __launch_bounds__(64) add(const float* __restrict__ x, float* y, int n) {
   const int i = blockIdx.x * 64 + threadIdx.x;
@@ -34,7 +34,8 @@ def call(*arguments: Any, grid: tuple[int, ...] = (1,)) -> KernelCall:
 
 
 def good() -> list[Any]:
-    return [np.zeros((2, 3), np.float32), np.zeros(3, np.float32), 2, 3]
+    parts, places = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int64)
+    return [parts, places, parts[0], places[0], 2, 3]
 
 
 needs_nvrtc = pytest.mark.usefixtures("installed_nvrtc")
@@ -65,7 +66,9 @@ def kept() -> list[Path]:
 def test_signatures_are_read_from_the_source() -> None:
     assert [str(p) for p in sources.parameters(FINISH)] == [
         "const float* parts",
+        "const long long* index",
         "float* out",
+        "long long* out_index",
         "int count",
         "int size",
     ]
@@ -75,7 +78,7 @@ def test_signatures_are_read_from_the_source() -> None:
 
 def test_good_arguments_become_the_kernels_types() -> None:
     checked = check(call(*good()))
-    assert [type(a) for a in checked[2:]] == [np.int32, np.int32]
+    assert [type(a) for a in checked[4:]] == [np.int32, np.int32]
     assert check(call(None, *good()[1:]))[0] is None
 
 
@@ -86,13 +89,13 @@ def test_good_arguments_become_the_kernels_types() -> None:
         (0, 3.0, "argument 'parts' is float, not an array"),
         (0, np.zeros((3, 2), np.float32).T, "is not C-contiguous"),
         (0, np.zeros(25, np.uint8)[1:].view(np.float32), "is not aligned to 4 bytes"),
-        (2, 2.5, "is 2.5, which int32 cannot hold"),
-        (2, 2**31, "is 2147483648, which int32 cannot hold"),
-        (2, float("nan"), "is nan, which int32 cannot hold"),
-        (2, float("inf"), "is inf, which int32 cannot hold"),
-        (2, 10**20, "is 100000000000000000000, which int32 cannot hold"),
-        (2, np.int64(2), "has dtype int64"),
-        (2, "two", "is str, not a number"),
+        (4, 2.5, "is 2.5, which int32 cannot hold"),
+        (4, 2**31, "is 2147483648, which int32 cannot hold"),
+        (4, float("nan"), "is nan, which int32 cannot hold"),
+        (4, float("inf"), "is inf, which int32 cannot hold"),
+        (4, 10**20, "is 100000000000000000000, which int32 cannot hold"),
+        (4, np.int64(2), "has dtype int64"),
+        (4, "two", "is str, not a number"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(place: int, value: Any, says: str) -> None:
@@ -101,18 +104,18 @@ def test_wrong_arguments_are_refused_by_name(place: int, value: Any, says: str) 
     with pytest.raises(KernelError) as caught:
         check(call(*arguments))
     assert says in str(caught.value)
-    assert "reduce_finish<Sum, float, float>" in str(caught.value)
+    assert "arg_finish<Max, float>" in str(caught.value)
 
 
 def test_wrong_counts_grids_and_names_are_refused() -> None:
-    with pytest.raises(KernelError, match="3 arguments for 4 parameters"):
+    with pytest.raises(KernelError, match="3 arguments for 6 parameters"):
         check(call(*good()[:3]))
     with pytest.raises(KernelError, match="no GPU takes a grid"):
         check(call(*good(), grid=(1, 70000)))
     with pytest.raises(KernelError, match="has no such kernel"):
         sources.parameters(Instance("reduce.cu", "nothing"))
     with pytest.raises(KernelError, match="1 template arguments for"):
-        sources.parameters(Instance("reduce.cu", "reduce_finish", ("Sum",)))
+        sources.parameters(Instance("reduce.cu", "arg_finish", ("Max",)))
     with pytest.raises(KernelError, match="cannot be read"):
         sources.parameters(Instance("nothing.cu", "nothing"))
 
@@ -428,9 +431,9 @@ def test_the_cuda_runner_loads_once_and_passes_checked_arguments() -> None:
     for _ in range(2):
         runner.run(call(None, *good()[1:]))
     (symbol, grid, block, arguments, shared), _ = cupy.launches
-    assert "reduce_finish" in symbol
+    assert "arg_finish" in symbol
     assert (grid, block, shared) == ((1,), (256,), 0)
-    assert [type(a) for a in arguments] == [np.uintp, np.ndarray, np.int32, np.int32]
+    assert [type(a) for a in arguments] == [np.uintp, *[np.ndarray] * 3, np.int32, np.int32]
     assert len(runner._functions) == 1
     cupy.device = 1  # a loaded function belongs to one device
     runner.run(call(None, *good()[1:]))

@@ -57,25 +57,26 @@ def softmax_ce_split(execute: Execute) -> None:
 
 
 def batchnorm_planes(execute: Execute) -> None:
-    for outer, misaligned in ((120, False), (9, True)):
+    for outer, inner, misaligned in ((120, 7, "nothing"), (1200, 8, "nothing"), (9, 8, "dy")):
         check_forward_and_backward(
-            "float32", outer, 33, 7, "model and data", "both", True, misaligned, True, execute
+            "float32", outer, 3, inner, "model and data", "both", misaligned, True, execute
         )
 
 
 def batchnorm_columns(execute: Execute) -> None:
-    check_forward_and_backward(
-        "float32", 37, 33, 1, "model and data", "both", True, True, True, execute
-    )
+    for outer, channels, misaligned in ((37, 33, "x"), (600, 40, "nothing"), (9, 40, "dy")):
+        check_forward_and_backward(
+            "float32", outer, channels, 1, "model and data", "both", misaligned, True, execute
+        )
 
 
 def reduce_values(execute: Execute) -> None:
-    for n, inner in ((3000, 1), (100, 1), (700, 40)):  # a block a row, a warp a row, columns
+    for n, inner in ((30000, 1), (100, 1), (700, 40), (70, 33)):  # a block a row, a warp, columns
         check_values("Sum", "float32", 9, n, inner, (2,), True, "none", execute)
 
 
 def reduce_arguments(execute: Execute) -> None:
-    for n, inner in ((3000, 1), (100, 1), (700, 40)):
+    for n, inner in ((30000, 1), (100, 1), (700, 40), (70, 33)):
         check_arguments("Max", "float32", 9, n, inner, (2,), True, "ties", execute)
 
 
@@ -145,6 +146,8 @@ BARRIER = "  __syncthreads();\n"
 BARRIERS = re.compile(r"__sync(?:threads|warp)\(\)")
 AFTER_WRITE = "scratch[thread / WARP] = value;\n  __syncthreads();"
 
+MERGE_BARRIER = "    __syncthreads();\n"  # of block.cuh, in merge_columns
+
 # (check, file), kernel, which file is changed (None: the kernel's), old text, new text
 MUTATIONS = [
     (*ATTENTION, "attention", None, "    __syncthreads();  // no thread reads the last slices any more\n", ""),
@@ -170,6 +173,7 @@ MUTATIONS = [
     (*ATTENTION, "attention_dkv", None, "scales[i] = problem.scale, ones", "scales[i] = 1.f, ones"),
     (*SOFTMAX, "softmax_ce", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
     (*SOFTMAX, "softmax_ce", "block.cuh", "for (int i = 1; i < WARPS; i++)", "for (int i = 2; i < WARPS; i++)"),
+    (*SOFTMAX, "softmax_ce", None, "row.sum *= exponential(row.max - high);", ""),
     (*SOFTMAX, "softmax_ce", "block.cuh", "i = head + body * N + thread; i < n;", "i = head + body * N + thread; i < n - 1;"),
     (*SOFTMAX, "softmax_ce", None, "if (row >= rows) return;  // whole", "if (row > rows) return;  // whole"),
     (*SOFTMAX, "softmax_ce", None, "x[y.index]", "x[y.index + 1]"),
@@ -177,7 +181,7 @@ MUTATIONS = [
     (*SOFTMAX, "softmax_ce", None, "if (ROW_THREADS == WARP) __syncwarp();", ""),
     (*SPLIT, "softmax_ce_parts", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
     (*SPLIT, "softmax_ce_parts", None, "here >= 0 && here < valid", "here >= 0 && here <= valid"),
-    (*SPLIT, "softmax_ce_parts", None, "visit(x, valid, thread", "visit(x, classes, thread"),
+    (*SPLIT, "softmax_ce_parts", None, "visit<LOADS>(x, valid, thread", "visit<LOADS>(x, classes, thread"),
     (*SPLIT, "softmax_ce_parts", None, "part[3] = whole.total", "part[3] = whole.sum"),
     (*SPLIT, "softmax_ce_merge", None, "for (int i = 0; i < count; i++)", "for (int i = 0; i < count - 1; i++)"),
     (*SPLIT, "softmax_ce_merge", None, "logit += part[2]", "logit += part[3]"),
@@ -185,49 +189,54 @@ MUTATIONS = [
     (*SPLIT, "softmax_ce_gradient", None, "{y - (start ? start[item] : 0)", "{y - (start ? start[0] : 0)"),
     (*SPLIT, "softmax_ce_gradient", None, "for (int i = valid + thread; i < classes;", "for (int i = valid + thread + 1; i < classes;"),
     (*SPLIT, "softmax_ce_gradient", None, "smoothing / A(total)", "smoothing / A(classes)"),
-    (*PLANES, "bn_moments_planes", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
-    (*PLANES, "bn_moments_planes", None, "if (column >= inner) column -= inner, row++;", "if (column > inner) column -= inner, row++;"),
-    (*PLANES, "bn_moments_planes", None, "valid ? valid[item] : outer, inner", "outer, inner"),
-    (*COLUMNS, "bn_moments_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
-    (*COLUMNS, "bn_moments_columns", None, "for (int y = 1; y < ROWS; y++)", "for (int y = 1; y < ROWS - 1; y++)"),
-    (*COLUMNS, "bn_moments_columns", None, "static_cast<long long>(n) * channels + c]", "static_cast<long long>(n) * channels]"),
-    (*PLANES, "bn_merge", None, "if (c >= channels) return;", "if (c > channels) return;"),
-    (*PLANES, "bn_merge", None, "for (int s = 0; s < splits;", "for (int s = 1; s < splits;"),
-    (*PLANES, "bn_merge", None, "from += 3 * channels", "from += 2 * channels"),
-    (*PLANES, "bn_apply", None, "if (++column < inner) return;", "if (++column <= inner) return;"),
-    (*PLANES, "bn_apply", None, "mean + at, rstd + at", "mean, rstd"),
-    (*PLANES, "bn_apply", None, "relu && value < A(0)", "relu && value > A(0)"),
-    (*PLANES, "bn_sums_planes", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
-    (*PLANES, "bn_sums_planes", None, "const int row_step = THREADS / inner", "const int row_step = THREADS / inner + 1"),
-    (*PLANES, "bn_sums_planes", None, "part[channels] = s.g_xhat", "part[channels] = s.g"),
-    (*COLUMNS, "bn_sums_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
-    (*COLUMNS, "bn_sums_columns", None, "valid ? valid[item] : outer, inside", "outer, inside"),
-    (*COLUMNS, "bn_sums_columns", None, "static_cast<long long>(n) * channels + c;", "static_cast<long long>(n) * channels;"),
-    (*PLANES, "bn_backward", None, "total[channels + p.channel]", "total[p.channel]"),
-    (*PLANES, "bn_backward", None, "/ n[p.channel]", "/ n[0] * 2"),
-    (*PLANES, "bn_backward", None, "if (++channel == channels) channel = 0;", "if (++channel > channels) channel = 0;"),
+    (*PLANES, "bn_moments", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
+    (*PLANES, "bn_moments", None, "if (column >= row_packs) column -= row_packs, row++;", "if (column > row_packs) column -= row_packs, row++;"),
+    (*PLANES, "bn_moments", None, "rows = valid ? valid[item] : outer;\n  const T* from = x + offset(item, axes, x_strides);\n  const Of", "rows = outer;\n  const T* from = x + offset(item, axes, x_strides);\n  const Of"),
+    (*PLANES, "bn_moments", None, "steps += WIDTH / SLOTS", "steps += WIDTH"),
+    (*COLUMNS, "bn_moments", None, "steps += WIDTH / SLOTS", "steps += WIDTH"),
+    (*COLUMNS, "bn_moments", "block.cuh", MERGE_BARRIER, ""),
+    (*COLUMNS, "bn_moments", "block.cuh", "rows = blockDim.y / 2; rows;", "rows = blockDim.y / 4; rows;"),
+    (*COLUMNS, "bn_moments", "block.cuh", "packs(aligned && width % N == 0)", "packs(width % N == 0)"),
+    (*COLUMNS, "bn_moments", "block.cuh", "packs(aligned && width % N == 0)", "packs(aligned)"),
+    (*COLUMNS, "bn_moments", None, "shift[i] + beyond, m2", "shift[0] + beyond, m2"),
+    (*PLANES, "bn_merge", None, "c < channels && s < splits", "c <= channels && s < splits"),
+    (*PLANES, "bn_merge", None, "int s = threadIdx.y; c", "int s = threadIdx.y + 1; c"),
+    (*PLANES, "bn_merge", None, "(s) * 3 * channels", "(s) * 2 * channels"),
+    (*PLANES, "bn_apply", None, "row_step = step / row_packs", "row_step = step / row_packs + 1"),
+    (*PLANES, "bn_apply", None, "centre[i] = mean[at_mean + c];\n    factor", "centre[i] = mean[c];\n    factor"),
+    (*COLUMNS, "bn_apply", None, "addend[k % SLOTS]);", "addend[0]);"),
+    (*COLUMNS, "bn_apply", "block.cuh", "if (has(i)) row[column(i)] = pack.of[i];", "row[column(i)] = pack.of[i];"),
+    (*PLANES, "bn_sums", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
+    (*PLANES, "bn_sums", None, "inside[k] = walk.inside(), at", "inside[k] = true, at"),
+    (*PLANES, "bn_sums", None, "sums[i].dy_xhat * rstd", "sums[i].dy * rstd"),
+    (*COLUMNS, "bn_sums", "block.cuh", MERGE_BARRIER, ""),
+    (*COLUMNS, "bn_sums", None, "misalignment(a) == 0 && misalignment(b) == 0", "misalignment(a) == 0"),
+    (*COLUMNS, "bn_sums", None, "centre[i] = mean[at_mean + (", "centre[i] = mean[0 * at_mean + ("),
+    (*PLANES, "bn_backward", None, "r * total[channels + c]", "r * total[c]"),
+    (*PLANES, "bn_backward", None, "inverse = A(1) / n[c]", "inverse = A(2) / n[0]"),
+    (*PLANES, "bn_backward", None, "aligned<T>(from, to) && misalignment(given) == 0", "aligned<T>(from, to)"),
+    (*COLUMNS, "bn_backward", None, "row(blockIdx.y * blockDim.y + threadIdx.y)", "row(blockIdx.y * blockDim.y + threadIdx.y + 1)"),
     (*VALUES, "reduce_rows", "block.cuh", "int with = WARP / 2; with;", "int with = WARP / 4; with;"),
-    (*VALUES, "reduce_rows", None, "row < outer};", "row <= outer};"),
-    (*VALUES, "reduce_rows", None, "count ? count[item] : n, 1", "n, 1"),
-    (*VALUES, "reduce_rows", None, "block_reduce<ROWS>", "block_reduce<ROWS / 2>"),
-    (*VALUES, "reduce_rows", None, "blockIdx.y * blockDim.x + threadIdx.x", "blockIdx.y * WARP + threadIdx.x"),
-    (*VALUES, "reduce_columns", None, "k < LOADS; k++) take", "k < LOADS - 1; k++) take"),
-    (*VALUES, "reduce_columns", None, "at += LOADS * stride", "at += stride"),
-    (*VALUES, "reduce_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
-    (*VALUES, "reduce_columns", None, "for (int y = 1; y < ROWS; y++)", "for (int y = 1; y < ROWS - 1; y++)"),
-    (*VALUES, "reduce_columns", None, "column < inner};", "column <= inner};"),
-    (*VALUES, "reduce_finish", None, "if (i >= size) return;", "if (i > size) return;"),
-    (*VALUES, "reduce_finish", None, "for (int part = 0; part < count; part++)", "for (int part = 1; part < count; part++)"),
-    (*VALUES, "reduce_finish", None, "static_cast<long long>(part) * size + i", "static_cast<long long>(part) * count + i"),
+    (*VALUES, "reduce_rows", None, "if (row < outer && threadIdx.x == 0) out", "if (row <= outer && threadIdx.x == 0) out"),
+    (*VALUES, "reduce_rows", None, "row >= outer ? 0 : count ? count[item] : n,\n           [&]", "row >= outer ? 0 : n,\n           [&]"),
+    (*VALUES, "reduce_rows", None, "block_reduce<THREADS / WARP>", "block_reduce<THREADS / WARP / 2>"),
+    (*VALUES, "reduce_rows", None, "blockIdx.y * blockDim.x + threadIdx.x, gridDim", "blockIdx.y * WARP + threadIdx.x, gridDim"),
+    (*VALUES, "reduce_rows", "block.cuh", "first += LOADS * threads", "first += threads"),
+    (*VALUES, "reduce_rows", "block.cuh", "if (first + k * threads < body) use", "if (first + k * threads <= body) use"),
+    (*VALUES, "reduce_columns", None, "row += LOADS * step", "row += step"),
+    (*VALUES, "reduce_columns", None, "if (row + k * step >= n) break;", "if (row + k * step >= n - 1) break;"),
+    (*VALUES, "reduce_columns", "block.cuh", MERGE_BARRIER, ""),
+    (*VALUES, "reduce_columns", "block.cuh", "scratch[i][thread + rows * blockDim.x]);", "scratch[i][thread + rows * blockDim.x - 1]);"),
+    (*VALUES, "reduce_columns", None, "if (place.has(i)) to", "to"),
     (*ARGUMENTS, "arg_rows", "block.cuh", "int with = WARP / 2; with;", "int with = WARP / 4; with;"),
     (*ARGUMENTS, "arg_rows", None, "a.index < b.index ? a : b", "a.index > b.index ? a : b"),
     (*ARGUMENTS, "arg_rows", None, "(start ? start[item] : 0)", "(start ? start[0] : 0)"),
-    (*ARGUMENTS, "arg_columns", None, "take(loaded[k], i + k * step)", "take(loaded[k], i)"),
-    (*ARGUMENTS, "arg_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
-    (*ARGUMENTS, "arg_columns", None, "for (; i < end; i += step, at", "for (; i + step < end; i += step, at"),
-    (*ARGUMENTS, "arg_columns", None, "blockIdx.x / tiles", "blockIdx.x / (tiles + 1)"),
-    (*ARGUMENTS, "arg_finish", None, "if (i >= size) return;", "if (i > size) return;"),
-    (*ARGUMENTS, "arg_finish", None, "part < count; part++) {", "part < count - 1; part++) {"),
+    (*ARGUMENTS, "arg_rows", "block.cuh", "use(head + (first + k * threads) * N, loaded[k])", "use((first + k * threads) * N, loaded[k])"),
+    (*ARGUMENTS, "arg_columns", None, "loaded[k].of[i], row + k * step)", "loaded[k].of[i], row)"),
+    (*ARGUMENTS, "arg_columns", "block.cuh", MERGE_BARRIER, ""),
+    (*ARGUMENTS, "arg_columns", None, "outer(blockIdx.x / tiles)", "outer(blockIdx.x / (tiles + 1))"),
+    (*ARGUMENTS, "arg_finish", None, "if (i >= size || threadIdx.y != 0) return;", "if (i > size || threadIdx.y != 0) return;"),
+    (*ARGUMENTS, "arg_finish", None, "part < count; part +=", "part < count - 1; part +="),
     (*ARGUMENTS, "arg_finish", None, "index[at]}", "index[i]}"),
     (SGD, "update.cu", "sgd", None, "block - row[FIRST_BLOCK_COLUMN]) * CHUNK", "block - row[FIRST_BLOCK_COLUMN]) * CHUNK / 2"),
     (SGD, "update.cu", "sgd", None, "left < CHUNK ? left : CHUNK", "CHUNK"),
@@ -278,7 +287,8 @@ MUTATIONS = [
         (check, "random.cu", kernel, changed, old, new)
         for kernel, check in ALL_DRAWS
         for changed, old, new in (
-            (None, "at >= 0 && at < length", "at >= 0 && at <= length"),
+            (None, "at + i >= 0 && at + i < length", "at + i >= 0 && at + i <= length"),
+            (None, "% BYTES == 0 && at >= 0 &&", "% BYTES == 0 &&"),
             ("philox.cuh", "round < 10", "round < 9"),
             ("philox.cuh", "c2 = high0 ^ c3 ^ k1", "c2 = high0 ^ c3 ^ k0"),
             (None, "element_bits<B>(words, i)", "element_bits<B>(words, 0)"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.launches.calls import ENOUGH_BLOCKS
+from gdt.cuda.launches.calls import REDUCTION_BLOCKS
 from gdt.cuda.sources import C_DTYPES, C_TYPES
 
 from .harness import (
@@ -172,8 +172,8 @@ def test_under_sanitizers(sanitizer: str, inner: int) -> None:
 @pytest.mark.parametrize("inner", [1, 2])
 @pytest.mark.parametrize(("dtype", "small"), [("float16", 0.2), ("bfloat16", 1.5)])
 def test_sums_of_16_bit_numbers_are_rounded_once(dtype: str, small: float, inner: int) -> None:
-    """Beside 512, which each thread meets first, a sum of that dtype loses the small numbers."""
-    outer = 8 * ENOUGH_BLOCKS  # so many rows that none is cut into parts
+    """Beside 512, a sum of that dtype loses the small numbers."""
+    outer = 8 * REDUCTION_BLOCKS  # so many rows that none is cut into parts
     x = np.full((outer, 128, inner), small, DTYPES[dtype])
     x[:, :32] = 512
     out = garbage((outer, inner), x.dtype)
@@ -195,9 +195,9 @@ def test_a_gigabyte_is_reduced_by_enough_warps(shape: tuple[int, ...], argument:
     x = np.empty(shape, np.float32)  # whose pages nobody touches
     if argument:
         value, index = np.empty((outer, inner), np.float32), np.empty((outer, inner), np.int64)
-        first, _ = launches.arg_reduce("Max", x, value, index, np.empty)
+        first, *_ = launches.arg_reduce("Max", x, value, index, np.empty)
     else:
-        first, _ = launches.reduce("Sum", x, np.empty((outer, inner), np.float32), np.empty)
+        first, *_ = launches.reduce("Sum", x, np.empty((outer, inner), np.float32), np.empty)
     warps = int(np.prod(first.grid) * np.prod(first.block)) // 32
     if inner == 1 and len(first.block) == 2:  # a warp a row
         warps = min(warps, outer * first.grid[1])

@@ -21,7 +21,6 @@ from gdt.cuda.launches.calls import (
     ENOUGH_BLOCKS,
     FLOATS,
     INT_LIMIT,
-    SPLITS_MAX,
     SUM_TYPES,
     Array,
     Empty,
@@ -38,7 +37,7 @@ from gdt.cuda.launches.matmul import (
     matmul_refusal,
 )
 from gdt.cuda.launches.random import DRAWS, INTEGERS, random
-from gdt.cuda.launches.reduce import arg_finish, arg_reduce, reduce, reduce_finish
+from gdt.cuda.launches.reduce import arg_reduce, reduce
 from gdt.cuda.launches.softmax_ce import (
     LABELS,
     ROW_CACHE_BYTES,
@@ -67,7 +66,6 @@ __all__ = [
     "ROW_CACHE_BYTES",
     "ROW_SHAPES",
     "SHORT_ROW",
-    "SPLITS_MAX",
     "SUM_TYPES",
     "WITHOUT",
     "Array",
@@ -76,7 +74,6 @@ __all__ = [
     "Sight",
     "Struct",
     "adam",
-    "arg_finish",
     "arg_reduce",
     "attention",
     "attention_gradients",
@@ -91,7 +88,6 @@ __all__ = [
     "momentum",
     "random",
     "reduce",
-    "reduce_finish",
     "sgd",
     "softmax_ce",
     "softmax_ce_gradient",

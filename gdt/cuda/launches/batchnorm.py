@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 from gdt.cuda.launches.calls import (
-    ENOUGH_BLOCKS,
     FLOATS,
+    STEPS_OF_THREAD,
     SUM_TYPES,
     Array,
     Empty,
@@ -16,6 +16,7 @@ from gdt.cuda.launches.calls import (
     c_type,
     ceil_div,
     check_size,
+    column_shape,
     named_call,
     split_count,
     stride_of,
@@ -27,53 +28,45 @@ from gdt.cuda.sources import C_DTYPES, Instance, constants, declarations
 from gdt.errors import KernelError, error
 
 FILE = "batchnorm.cu"
-STEPS_OF_THREAD = 4  # a sum is split where a thread would take more steps
-BLOCKS_MAX = 8 * ENOUGH_BLOCKS  # of an elementwise kernel; beyond, a thread takes several packs
+OVER = ("Planes", "Rows")  # where a channel's elements lie side by side, and where channels do
 MOMENTS = 3  # count, mean, m2 (the sum of squared differences from the mean)
-GRADIENT_SUMS = 2  # the sums of g and of g * xhat
+GRADIENT_SUMS = 2  # the sums of dy and of dy * xhat
 
 
 def batchnorm_instances() -> Iterator[Instance]:
     """Yield every instance that this module launches."""
-    for t, kernel in product(FLOATS, declarations(FILE)):
+    for t, kernel, over in product(FLOATS, declarations(FILE), OVER):
         if kernel != "bn_merge":
-            yield Instance(FILE, kernel, (t, SUM_TYPES[t]))
+            yield Instance(FILE, kernel, (t, SUM_TYPES[t], over))
     yield from (Instance(FILE, "bn_merge", (wide,)) for wide in ("float", "double"))
 
 
-def _passes(
-    stem: str, x: Array, mesh_ndim: int, items: int
+def _pass(
+    kernel: str, x: Array, mesh_ndim: int, items: int
 ) -> tuple[Instance, tuple[int, ...], tuple[int, ...], dict[str, int]]:
-    """Return the kernel, grid, block and size arguments of a reduction over outer and inner.
+    """Return the kernel, grid, block and size arguments of a pass over x.
 
-    x: (lead..., outer, channels, inner). stem: the kernel's name before `_columns` (inner is 1) or
-    `_planes`. The second size of the grid is the number of parts of each sum.
+    x: (lead..., outer, channels, inner). The second size of the grid is the number of parts into
+    which the elements of a channel are cut.
     """
     outer, channels, inner = x.shape[mesh_ndim:]
+    sizes = {"outer": outer, "channels": channels, "inner": inner}
     types = (c_type(x), sum_type(x))
-    file_constants = constants(FILE)
-    sizes = {"outer": outer, "channels": channels}
+    known = constants(FILE)
+    pack = known["PACK_BYTES"] // x.dtype.itemsize
     if inner == 1:
-        tiles = ceil_div(channels, file_constants["WARP"])
-        splits = split_count(
-            tiles * items, ceil_div(outer, STEPS_OF_THREAD * file_constants["ROWS"])
-        )
-        instance = Instance(FILE, f"{stem}_columns", types)
-        return (
-            instance,
-            (tiles, splits, items),
-            (file_constants["WARP"], file_constants["ROWS"]),
-            sizes,
-        )
-    work = ceil_div(outer * inner, STEPS_OF_THREAD * file_constants["THREADS"])
-    splits = split_count(channels * items, min(outer, work))
-    instance = Instance(FILE, f"{stem}_planes", types)
-    return (
-        instance,
-        (channels, splits, items),
-        (file_constants["THREADS"],),
-        sizes | {"inner": inner},
-    )
+        over, block = "Rows", column_shape(FILE, channels, pack)
+        blocks, steps = ceil_div(channels, block[0] * pack), ceil_div(outer, block[1])
+    else:
+        over, block = "Planes", (known["THREADS"], 1)
+        blocks, steps = channels, ceil_div(outer * inner, pack * block[0])
+    splits = split_count(blocks * items, ceil_div(steps, STEPS_OF_THREAD))
+    return Instance(FILE, kernel, (*types, over)), (blocks, splits, items), block, sizes
+
+
+def _is_one_row(x: Array, mesh_ndim: int, valid: Array | None) -> bool:
+    """Whether all elements of an item are one channel without padding, hence in one row."""
+    return valid is None and x.shape[mesh_ndim + 1 :] == (1, 1)
 
 
 def bn_merge(
@@ -87,14 +80,14 @@ def bn_merge(
     """
     items, count, _, channels = parts.shape
     instance = Instance(FILE, "bn_merge", (c_type(parts),))
-    threads = constants(FILE)["THREADS"]
+    block = column_shape(FILE, channels)
     if 0 in (items, channels):
         return []
     return [
         named_call(
             instance,
-            (ceil_div(channels, threads), items),
-            (threads,),
+            (ceil_div(channels, block[0]), items),
+            block,
             parts=parts,
             splits=count,
             channels=channels,
@@ -122,8 +115,10 @@ def bn_moments(
     x: (lead..., outer, channels, inner). valid: (items,), int32, the number of indices of outer
     that are not padding; None if there is no padding.
     """
+    if _is_one_row(x, mesh_ndim, valid):
+        x = x.swapaxes(mesh_ndim, mesh_ndim + 2)
     leading = Leading(mesh_ndim, x)
-    instance, grid, block, sizes = _passes("bn_moments", x, mesh_ndim, leading.items)
+    instance, grid, block, sizes = _pass("bn_moments", x, mesh_ndim, leading.items)
     if 0 in (leading.items, sizes["channels"]):
         return []
     parts = empty((leading.items, grid[1], MOMENTS, sizes["channels"]), C_DTYPES[sum_type(x)])
@@ -141,15 +136,6 @@ def bn_moments(
     return [first, *bn_merge(parts, merged, variance, rstd, eps)]
 
 
-def _elementwise_grid(size: int, items: int, dtype: Any) -> tuple[int, int]:
-    """Return the grid of an elementwise kernel over `items` items of `size` elements."""
-    file_constants = constants(FILE)
-    packs = ceil_div(
-        size, file_constants["PACK_BYTES"] // dtype.itemsize * file_constants["THREADS"]
-    )
-    return max(1, min(packs, ceil_div(BLOCKS_MAX, items))), items
-
-
 def bn_apply(
     x: Array,
     mean: Array,
@@ -158,45 +144,41 @@ def bn_apply(
     bias: Array | None,
     y: Array,
     *,
-    relu: bool = False,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """Compute y = (x - mean) * rstd * scale + bias, with a ReLU if `relu`.
+    """Compute y = (x - mean) * rstd * scale + bias.
 
     x, y: (lead..., outer, channels, inner); mean, rstd, scale, bias: (lead..., channels).
     """
-    outer, channels, inner = x.shape[mesh_ndim:]
     _check_equal_strides(mean, rstd, scale, bias)
-    leading = Leading(mesh_ndim, x, mean, scale if scale is not None else bias)
-    instance = Instance(FILE, "bn_apply", (c_type(x), sum_type(x)))
-    size = outer * channels * inner
+    affine = scale if scale is not None else bias
+    strided = {"x": x, "mean": mean, "scale": affine}
+    own = {"rstd": rstd, "scale": scale, "bias": bias, "y": y}
+    return _elementwise("bn_apply", x, strided, own, mesh_ndim)
+
+
+def _elementwise(
+    kernel: str, x: Array, strided: dict[str, Array], own: dict[str, Array], mesh_ndim: int
+) -> list[KernelCall]:
+    """Return the call of a kernel that writes one element for each of x.
+
+    strided: the operands with strides of their own, by name. own: the other arrays, and those of
+    `strided` that go by another array's strides.
+    """
+    leading = Leading(mesh_ndim, *strided.values())
+    instance, grid, block, sizes = _pass(kernel, x, mesh_ndim, leading.items)
+    size = math.prod(x.shape[mesh_ndim:])
     if 0 in (leading.items, size):
         return []
     check_size(instance, size)
-    return [
-        named_call(
-            instance,
-            _elementwise_grid(size, leading.items, x.dtype),
-            (constants(FILE)["THREADS"],),
-            x=x,
-            x_strides=leading.strides(instance, x),
-            mean=mean,
-            rstd=rstd,
-            mean_strides=leading.strides(instance, mean),
-            scale=scale,
-            bias=bias,
-            scale_strides=leading.strides(instance, scale if scale is not None else bias),
-            y=y,
-            axes=leading.axes(instance),
-            outer=outer,
-            channels=channels,
-            inner=inner,
-            relu=int(relu),
-        )
-    ]
+    strides = {f"{name}_strides": leading.strides(instance, a) for name, a in strided.items()}
+    arguments = {**strided, **own, **strides, **sizes}
+    return [named_call(instance, grid, block, axes=leading.axes(instance), **arguments)]
 
 
-def _check_equal_strides(mean: Array, rstd: Array, scale: Array | None, bias: Array | None) -> None:
+def _check_equal_strides(
+    mean: Array, rstd: Array, scale: Array | None = None, bias: Array | None = None
+) -> None:
     """Raise KernelError unless mean and rstd, and scale and bias, have equal shapes and strides.
 
     The kernels take one set of strides for each pair."""
@@ -216,47 +198,35 @@ def bn_sums(
     dy: Array,
     mean: Array,
     rstd: Array,
-    scale: Array | None,
-    bias: Array | None,
     sums: Array,
     empty: Empty,
     *,
-    relu: bool = False,
     valid: Array | None = None,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """Compute the sums of g and of g * xhat over outer and inner, which `bn_backward` needs.
+    """Compute the sums of dy and of dy * xhat over outer and inner, which `bn_backward` needs.
 
-    x, dy: (lead..., outer, channels, inner); mean, rstd, scale, bias: (lead..., channels); sums:
-    (items, 2, channels). g is dy, or 0 where a ReLU was closed; xhat is (x - mean) * rstd. valid:
-    as of `bn_moments`.
+    x, dy: (lead..., outer, channels, inner); mean, rstd: (lead..., channels); sums: (items, 2,
+    channels). xhat is (x - mean) * rstd. valid: as of `bn_moments`.
     """
-    _check_equal_strides(mean, rstd, scale, bias)
-    affine = scale if scale is not None else bias
-    leading = Leading(mesh_ndim, x, dy, mean, affine)
-    instance, grid, block, sizes = _passes("bn_sums", x, mesh_ndim, leading.items)
+    _check_equal_strides(mean, rstd)
+    leading = Leading(mesh_ndim, x, dy, mean)
+    instance, grid, block, sizes = _pass("bn_sums", x, mesh_ndim, leading.items)
     channels, items = sizes["channels"], leading.items
     if 0 in (items, channels):
         return []
     parts = empty((items, grid[1], GRADIENT_SUMS, channels), C_DTYPES[sum_type(x)])
+    strided = {"x": x, "dy": dy, "mean": mean}
     first = named_call(
         instance,
         grid,
         block,
-        x=x,
-        x_strides=leading.strides(instance, x),
-        dy=dy,
-        dy_strides=leading.strides(instance, dy),
-        mean=mean,
+        **strided,
+        **{f"{name}_strides": leading.strides(instance, a) for name, a in strided.items()},
         rstd=rstd,
-        mean_strides=leading.strides(instance, mean),
-        scale=scale,
-        bias=bias,
-        scale_strides=leading.strides(instance, affine),
         valid=valid,
         parts=parts,
         axes=leading.axes(instance),
-        relu=int(relu),
         **sizes,
     )
     columns = GRADIENT_SUMS * channels
@@ -270,43 +240,18 @@ def bn_backward(
     mean: Array,
     rstd: Array,
     scale: Array | None,
-    bias: Array | None,
     sums: Array,
     count: Array,
     dx: Array,
     *,
-    relu: bool = False,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
     """Compute dx, the gradient of the normalisation, from the sums of the whole batch.
 
     sums: (lead..., 2, channels), as `bn_sums` computes them; count: (lead..., channels), the number
-    of elements that each sum has. The other operands are those of `bn_sums`.
+    of elements that each sum has. scale: as of `bn_apply`. The other operands are those of
+    `bn_sums`.
     """
-    outer, channels, inner = x.shape[mesh_ndim:]
-    _check_equal_strides(mean, rstd, scale, bias)
-    affine = scale if scale is not None else bias
-    leading = Leading(mesh_ndim, x, dy, mean, affine, sums, count)
-    instance = Instance(FILE, "bn_backward", (c_type(x), sum_type(x)))
-    size = outer * channels * inner
-    if 0 in (leading.items, size):
-        return []
-    check_size(instance, size)
-    strided = {"x": x, "dy": dy, "mean": mean, "sums": sums, "count": count, "scale": affine}
-    return [
-        named_call(
-            instance,
-            _elementwise_grid(size, leading.items, x.dtype),
-            (constants(FILE)["THREADS"],),
-            **{f"{name}_strides": leading.strides(instance, a) for name, a in strided.items()},
-            **(strided | {"scale": scale}),
-            rstd=rstd,
-            bias=bias,
-            dx=dx,
-            axes=leading.axes(instance),
-            outer=outer,
-            channels=channels,
-            inner=inner,
-            relu=int(relu),
-        )
-    ]
+    _check_equal_strides(mean, rstd)
+    strided = {"x": x, "dy": dy, "mean": mean, "sums": sums, "count": count, "scale": scale}
+    return _elementwise("bn_backward", x, strided, {"rstd": rstd, "dx": dx}, mesh_ndim)

@@ -26,8 +26,8 @@ SUM_TYPES = {  # the C type in which values of each C type are summed
 }
 FLOATS = ("float", "double", "half_t", "bfloat16_t")
 ENOUGH_BLOCKS = 264  # two blocks for each multiprocessor of an H100
-REDUCTION_BLOCKS = 1056  # eight blocks: in a reduction a thread does little but wait for memory
-SPLITS_MAX = 64  # parts into which one reduction is cut, at most
+REDUCTION_BLOCKS = 396  # three, of 256 threads, all of which it runs at the same time
+STEPS_OF_THREAD = 8  # packs for each thread of a reduction that is cut into parts, at least
 INT_LIMIT = 2**31 - 2**20  # largest index of a kernel; a step of a whole grid past it fits an int
 
 
@@ -51,14 +51,22 @@ def ceil_div(n: int, by: int) -> int:
     return -(-n // by)
 
 
-def split_count(
-    blocks: int, steps: int, enough: int = REDUCTION_BLOCKS, most: int = SPLITS_MAX
-) -> int:
-    """Return the number of parts, `most` at most, into which to cut a reduction of `steps` steps.
+def split_count(blocks: int, steps: int) -> int:
+    """Return the number of parts into which to cut a reduction, so that a GPU runs all blocks at
+    once.
 
-    blocks: the number of blocks without cutting. enough: the number of blocks that fill the GPU.
+    blocks: the number of blocks without cutting. steps: the number of parts that have work enough.
     """
-    return max(1, min(ceil_div(enough, max(1, blocks)), most, steps))
+    return max(1, min(REDUCTION_BLOCKS // max(1, blocks), steps))
+
+
+def column_shape(file: str, width: int, each: int = 1) -> tuple[int, int]:
+    """Return the block (lanes, rows) of threads for columns: no more lanes than `width` columns
+    need where a thread has `each` of them, and at most a warp."""
+    threads, lanes = constants(file)["THREADS"], 1
+    while lanes < constants(file)["WARP"] and lanes * each < width:
+        lanes *= 2
+    return lanes, threads // lanes
 
 
 def named_call(

@@ -16,7 +16,6 @@ from gdt.cuda.launches.calls import (
     c_type,
     ceil_div,
     named_call,
-    split_count,
     sum_type,
 )
 from gdt.cuda.launches.matmul_hopper import FILE as HOPPER_FILE
@@ -39,6 +38,7 @@ MMA_TYPES = (  # types of operands and result on tensor cores; float operands ar
 MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
 ACTIVATIONS = ("none", "relu", "gelu", "relu_backward", "gelu_backward")
 PIECE_LENGTH = 256  # elements of k from which on a piece of the sum is worth its extra pass
+PIECES_MAX = 64
 CHUNK_STEP = 64  # elements of k; a multiple of the step of every kernel
 MMA_SKEW = 8  # elements of padding in a row of a tile whose rows run across k
 
@@ -128,7 +128,8 @@ def matmul(
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     enough = multiprocessors if hopper else ENOUGH_BLOCKS
     steps = max(1, k // PIECE_LENGTH)
-    pieces = pieces or split_count(tiles * leading.items, steps, enough)
+    wanted = ceil_div(enough, tiles * leading.items)
+    pieces = pieces or min(wanted, PIECES_MAX, steps)
     chunk = ceil_div(ceil_div(max(k, 1), pieces), CHUNK_STEP) * CHUNK_STEP
     pieces = ceil_div(max(k, 1), chunk)
     wide = sum_type(x)

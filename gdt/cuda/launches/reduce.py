@@ -8,6 +8,7 @@ from itertools import product
 from gdt.cuda.launches.calls import (
     FLOATS,
     REDUCTION_BLOCKS,
+    STEPS_OF_THREAD,
     SUM_TYPES,
     Array,
     Empty,
@@ -15,6 +16,7 @@ from gdt.cuda.launches.calls import (
     c_type,
     ceil_div,
     check_size,
+    column_shape,
     named_call,
     split_count,
     sum_type,
@@ -23,47 +25,49 @@ from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants
 
 FILE = "reduce.cu"
-PARTS_MAX = 264  # two for each multiprocessor of an H100
-STEPS_OF_THREAD = 8  # a reduction is split where a thread would take more steps
 
 
 def reduce_instances() -> Iterator[Instance]:
     """Yield every instance that this module launches."""
     for op, t in product(("Sum", "Max", "Min"), (*FLOATS, "int", "long long")):
         wide = SUM_TYPES[t] if op == "Sum" or t in FLOATS else t
-        yield Instance(FILE, "reduce_rows", (op, t, wide))
-        yield Instance(FILE, "reduce_columns", (op, t, wide))
-        yield Instance(FILE, "reduce_finish", (op, t, wide))
+        own = t if t in FLOATS else wide
+        types = {(t, wide, wide), (t, wide, own)}  # of parts, and where there is one part
+        if own != wide:
+            types.add((wide, wide, own))  # which combines parts
+        for kernel, each in product(("reduce_rows", "reduce_columns"), sorted(types)):
+            yield Instance(FILE, kernel, (op, *each))
         if op != "Sum":
             yield Instance(FILE, "arg_rows", (op, t, wide))
             yield Instance(FILE, "arg_columns", (op, t, wide))
             if t == wide:
                 yield Instance(FILE, "arg_finish", (op, wide))
-    yield Instance(FILE, "reduce_finish", ("Sum", "long long", "long long"))
 
 
 def _reduction(
-    stem: str, op: str, x: Array, wide: str, mesh_ndim: int, items: int
-) -> tuple[Instance, tuple[int, ...], tuple[int, ...], dict[str, int]]:
+    stem: str, x: Array, mesh_ndim: int, items: int
+) -> tuple[str, tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """Return the kernel, grid, block and size arguments of a reduction over n.
 
     x: (lead..., outer, n, inner). stem: the kernel's name before `_rows` (inner is 1) or
-    `_columns`. wide: the C type of the result. The second size of the grid is the number of parts.
+    `_columns`. The second size of the grid is the number of parts.
     """
     outer, n, inner = x.shape[mesh_ndim:]
-    warp, rows = constants(FILE)["WARP"], constants(FILE)["ROWS"]
-    types, sizes = (op, c_type(x), wide), {"outer": outer, "n": n}
+    known, sizes = constants(FILE), {"outer": outer, "n": n}
+    warp, threads = known["WARP"], known["THREADS"]
+    pack = known["PACK_BYTES"] // x.dtype.itemsize
     if inner == 1:
-        is_shared = outer * items < REDUCTION_BLOCKS and n >= warp * rows
-        block = (warp * rows,) if is_shared else (warp, rows)  # of a row, or of `rows` rows
-        blocks = outer if is_shared else ceil_div(outer, rows)
-        steps = ceil_div(n, block[0] * STEPS_OF_THREAD)
-        grid = (blocks, split_count(blocks * items, steps, most=PARTS_MAX), items)
-        return Instance(FILE, f"{stem}_rows", types), grid, block, sizes
-    blocks = outer * ceil_div(inner, warp)
-    steps = ceil_div(n, rows * STEPS_OF_THREAD)
-    grid = (blocks, split_count(blocks * items, steps, most=PARTS_MAX), items)
-    return Instance(FILE, f"{stem}_columns", types), grid, (warp, rows), sizes | {"inner": inner}
+        is_shared = outer * items < REDUCTION_BLOCKS * threads // warp and n >= threads
+        lanes = threads if is_shared else warp  # of a row
+        block = (lanes, threads // lanes)
+        blocks, steps = ceil_div(outer, block[1]), ceil_div(n, lanes * pack)
+        kernel = f"{stem}_rows"
+    else:
+        block = column_shape(FILE, inner, pack)
+        blocks, steps = outer * ceil_div(inner, block[0] * pack), ceil_div(n, block[1])
+        kernel, sizes["inner"] = f"{stem}_columns", inner
+    splits = split_count(blocks * items, ceil_div(steps, STEPS_OF_THREAD))
+    return kernel, (blocks, splits, items), block, sizes
 
 
 def _wide_type(op: str, x: Array) -> str:
@@ -88,11 +92,12 @@ def reduce(
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
-    instance, grid, block, sizes = _reduction("reduce", op, x, wide, mesh_ndim, leading.items)
+    kernel, grid, block, sizes = _reduction("reduce", x, mesh_ndim, leading.items)
     if out.size == 0:
         return []
+    parts = out if grid[1] == 1 else empty((grid[1], out.size), C_DTYPES[wide])
+    instance = Instance(FILE, kernel, (op, c_type(x), wide, c_type(parts)))
     check_size(instance, out.size)
-    parts = empty((grid[1], out.size), C_DTYPES[wide])
     first = named_call(
         instance,
         grid,
@@ -100,23 +105,31 @@ def reduce(
         x=x,
         x_strides=leading.strides(instance, x),
         count=count,
-        parts=parts,
+        out=parts,
         axes=leading.axes(instance),
         **sizes,
     )
-    return [first, *reduce_finish(op, parts, out)]
+    return [first] if parts is out else [first, _finish(op, parts, out)]
 
 
-def reduce_finish(op: str, parts: Array, out: Array) -> list[KernelCall]:
-    """Combine parts: (count, size) in order, and round to the dtype of out, of `size` elements."""
-    instance = Instance(FILE, "reduce_finish", (op, c_type(out), c_type(parts)))
-    threads = constants(FILE)["THREADS"]
-    grid = (ceil_div(out.size, threads),)
-    return [
-        named_call(
-            instance, grid, (threads,), parts=parts, out=out, count=parts.shape[0], size=out.size
-        )
-    ]
+def _finish(op: str, parts: Array, out: Array) -> KernelCall:
+    """Return the call that combines parts: (count, size), in the dtype of out, of `size`
+    elements."""
+    x = parts.reshape(1, len(parts), out.size)
+    leading = Leading(0, x)
+    kernel, (blocks, _, items), block, sizes = _reduction("reduce", x, 0, 1)
+    instance = Instance(FILE, kernel, (op, c_type(x), c_type(x), c_type(out)))
+    return named_call(
+        instance,
+        (blocks, 1, items),
+        block,
+        x=x,
+        x_strides=leading.strides(instance, x),
+        count=None,
+        out=out,
+        axes=leading.axes(instance),
+        **sizes,
+    )
 
 
 def arg_reduce(
@@ -137,12 +150,15 @@ def arg_reduce(
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
-    instance, grid, block, sizes = _reduction("arg", op, x, wide, mesh_ndim, leading.items)
+    kernel, grid, block, sizes = _reduction("arg", x, mesh_ndim, leading.items)
+    instance = Instance(FILE, kernel, (op, c_type(x), wide))
     if index.size == 0:
         return []
     check_size(instance, index.size)
-    parts = empty((grid[1], index.size), C_DTYPES[wide])
-    places = empty((grid[1], index.size), "int64")
+    parts, places = value, index
+    if grid[1] > 1:
+        parts = empty((grid[1], index.size), C_DTYPES[wide])
+        places = empty((grid[1], index.size), "int64")
     first = named_call(
         instance,
         grid,
@@ -151,33 +167,30 @@ def arg_reduce(
         x_strides=leading.strides(instance, x),
         start=start,
         count=count,
-        parts=parts,
+        out=parts,
         index=places,
         axes=leading.axes(instance),
         **sizes,
     )
-    return [first, *arg_finish(op, parts, places, value, index)]
+    return [first] if places is index else [first, _arg_finish(op, parts, places, value, index)]
 
 
-def arg_finish(
+def _arg_finish(
     op: str, parts: Array, places: Array, value: Array | None, index: Array
-) -> list[KernelCall]:
-    """Combine extrema `parts` and their positions `places` in order, of splits or of devices.
+) -> KernelCall:
+    """Return the call that combines extrema `parts` and their positions `places`.
 
     parts, places: (count, size); value, index: `size` elements.
     """
-    instance = Instance(FILE, "arg_finish", (op, c_type(parts)))
-    threads = constants(FILE)["THREADS"]
-    return [
-        named_call(
-            instance,
-            (ceil_div(index.size, threads),),
-            (threads,),
-            parts=parts,
-            index=places,
-            out=value,
-            out_index=index,
-            count=parts.shape[0],
-            size=index.size,
-        )
-    ]
+    block = column_shape(FILE, index.size)
+    return named_call(
+        Instance(FILE, "arg_finish", (op, c_type(parts))),
+        (ceil_div(index.size, block[0]),),
+        block,
+        parts=parts,
+        index=places,
+        out=value,
+        out_index=index,
+        count=len(parts),
+        size=index.size,
+    )

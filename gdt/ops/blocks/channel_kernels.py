@@ -220,9 +220,7 @@ def batch_norm_sums_kernel(
     sums = launcher.empty((math.prod(shape), 2, where.sizes[1]), sum_dtype(g.dtype).name)
     zero, one = (where.constant(launcher, n, g.dtype) for n in (0.0, 1.0))
     data, dy = (where.data(launcher, a) for a in (xhat, g))
-    launcher.run(
-        launches.bn_sums(data, dy, zero, one, None, None, sums, launcher.empty, mesh_ndim=mesh_ndim)
-    )
+    launcher.run(launches.bn_sums(data, dy, zero, one, sums, launcher.empty, mesh_ndim=mesh_ndim))
     out_shape = tuple(
         1 if i in gone else n for i, n in enumerate(where.dims) if keepdims or i not in gone
     )
@@ -264,7 +262,7 @@ def batch_norm_gradient_kernel(
     data, dy, result = (where.data(launcher, a) for a in (xhat, g, dx))
     launcher.run(
         launches.bn_backward(
-            data, dy, zero, one, factor, None, sums, number, result, mesh_ndim=launcher.mesh_ndim
+            data, dy, zero, one, factor, sums, number, result, mesh_ndim=launcher.mesh_ndim
         )
     )
     return dx

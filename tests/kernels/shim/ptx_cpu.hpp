@@ -73,7 +73,15 @@ inline bfloat16_t to_bfloat16(float f) {
   const uint32_t x = __float_as_uint(f);
   return {(uint16_t)(f != f ? 0x7fff : (x + 0x7fff + (x >> 16 & 1)) >> 16)};
 }
+inline uint32_t to_pair(float low, float high, half_t) { return to_half(low).bits | (uint32_t)to_half(high).bits << 16; }
+inline uint32_t to_pair(float low, float high, bfloat16_t) { return to_bfloat16(low).bits | (uint32_t)to_bfloat16(high).bits << 16; }
 inline uint32_t to_tf32(float f) { return (__float_as_uint(f) + 0x1000) & 0xffffe000; }
+
+template <int N> inline void store_words(void* global, const uint32_t (&w)[N]) {
+  if ((uintptr_t)global % sizeof w) SHIM_FAIL("st.global: address is not a multiple of %d", (int)sizeof w);
+  memcpy(global, w, sizeof w);
+}
+inline float power_of_2(float x) { return x < -126 ? 0 : exp2f(x); }
 
 // ---- sm_80: asynchronous copies, ldmatrix, mma.sync ----------------------------------------------------------------
 NOT_SANITIZED inline void copy_async_16(void* shared, const void* global, int bytes) {
