@@ -13,18 +13,7 @@
 // Gimelshein 2018. All arithmetic is in float32. Scores are computed anew for each gradient, which
 // is added up by one block in one order: no atomics, the same bits in every run.
 //
-// Arguments. q, g: (items..., queries, features), (items..., queries, values); k, v: (items...,
-// keys, features), (items..., keys, values); lse, product: (items..., queries), float32, product
-// the sum of g out. out: (items, queries, values). dq: (items, queries, features), dk: (items,
-// keys, features), dv: (items, keys, values), all float32. first_query, first_key: (items...), the
-// positions of an item's first query and key in sequences of total_queries and total_keys, or null
-// for 0; positions past these totals are padding. causal: whether a query sees only keys up to its
-// own position. mask: (items..., mask_queries, mask_keys), each size that of all positions or 1,
-// or null. A query that sees nothing has out 0 and lse -inf.
-//
-// Dropout, unless seed is null: a weight is kept if the 32 random bits (random.cu, stream 0) of its
-// index in (heads, total_queries, total_keys) are at most `largest`; kept is then `factor`, else 0.
-// head: (items...), the index of an item's head.
+// Arguments: attention.cuh. float32, and 16-bit floats that attention_mma.cu does not take.
 //
 // A block computes a tile of TILE x TILE scores after the other, TILE rows against all columns:
 //
@@ -40,8 +29,7 @@
 // Launch: block (SIDE, SIDE), grid (items * rows / TILE). WIDTH: a multiple of TILE, at least
 // `values` in attention, `features` in attention_dq, both in attention_dkv. Not yet measured on a
 // GPU.
-#include "block.cuh"
-#include "philox.cuh"
+#include "attention.cuh"
 
 constexpr int SIDE = 16;
 constexpr int THREADS = 256;
@@ -51,21 +39,6 @@ constexpr int SLICE = 32;
 constexpr int DEPTH = 16;
 constexpr int WIDTH_MAX = 256;
 constexpr unsigned ALL_SCORES = 0xffff;
-
-struct Problem {
-  int queries;
-  int keys;
-  int features;
-  int values;
-  int total_queries;
-  int total_keys;
-  int mask_queries;
-  int mask_keys;
-  int causal;
-  float scale;
-  unsigned largest;
-  float factor;
-};
 
 namespace {
 typedef Pack<float, 4> Four;
@@ -77,9 +50,6 @@ union Staging {
   Four rows[DEPTH][WIDTH_MAX / 4];
 };
 
-template <typename T> __device__ __forceinline__ T* row_of(T* x, int row, int width) {
-  return x + static_cast<long long>(row) * width;
-}
 template <typename T> struct Matrix {
   const T* data;
   int rows, width;
@@ -101,73 +71,25 @@ struct Bits {
   __device__ __forceinline__ bool sees(int i, int j) const { return seen >> (EACH * i + j) & 1; }
   __device__ __forceinline__ bool keeps(int i, int j) const { return kept >> (EACH * i + j) & 1; }
 };
-// Which scores of an item count, and which weights are kept.
-struct Sight {
-  const Problem& problem;
-  const bool* mask;
-  const u64* seed;
-  long long head;
-  int first_query, first_key;
-  int queries, keys;  // that are no padding
-
-  __device__ __forceinline__ bool sees(int query, int key) const {
-    if (query >= queries || key >= keys) return false;
-    query += first_query, key += first_key;
-    if (problem.causal && key > query) return false;
-    if (!mask) return true;
-    return row_of(mask, min(query, problem.mask_queries - 1),
-                  problem.mask_keys)[min(key, problem.mask_keys - 1)];
-  }
-  // The end of the keys that queries before `query` may see.
-  __device__ __forceinline__ int end_of_keys(int query) const {
-    return problem.causal ? min(keys, first_query + query - first_key) : keys;
-  }
-  __device__ __forceinline__ bool keeps(int query, int key) const {
-    const u64 row = static_cast<u64>(head) * problem.total_queries + first_query + query,
-              index = row * problem.total_keys + first_key + key;
-    const Words words = philox(index / 4, 0, *seed);
-    const unsigned low = index & 1 ? words.of[1] : words.of[0],
-                   high = index & 1 ? words.of[3] : words.of[2];
-    return (index & 2 ? high : low) <= problem.largest;
-  }
-  // Whether all queries and keys of a tile are seen.
-  __device__ __forceinline__ bool sees_tile(int query, int key) const {
-    return !mask && query + TILE <= queries && key + TILE <= keys &&
-           !(problem.causal && first_key + key + TILE - 1 > first_query + query);
-  }
-  // Which scores of a tile are seen, and which weights are kept: in a loop, which is shorter than
-  // a piece of code for every score. BY_KEYS: rows are keys, and columns queries.
-  template <bool BY_KEYS> __device__ __forceinline__ Bits look(int row, int column) const {
-    const int query = BY_KEYS ? column : row, key = BY_KEYS ? row : column;
-    Bits bits = {ALL_SCORES, ALL_SCORES};
-    const bool all = sees_tile(query, key);
-    if (all && !seed) return bits;
-    bits.seen = bits.kept = 0;
+// Which scores of a tile are seen, and which weights are kept: in a loop, which is shorter than
+// a piece of code for every score. BY_KEYS: rows are keys, and columns queries.
+template <bool BY_KEYS>
+__device__ __forceinline__ Bits look(const Sight& sight, int row, int column) {
+  const int query = BY_KEYS ? column : row, key = BY_KEYS ? row : column;
+  Bits bits = {ALL_SCORES, ALL_SCORES};
+  const bool all = sight.sees_tile(query, key, TILE, TILE);
+  if (all && !sight.seed) return bits;
+  bits.seen = bits.kept = 0;
 #pragma unroll 1
-    for (int n = 0; n < EACH * EACH; n++) {
-      const int y = row + static_cast<int>(threadIdx.y) + n / EACH * SIDE,
-                x = column + static_cast<int>(threadIdx.x) + n % EACH * SIDE;
-      const int own_query = BY_KEYS ? x : y, own_key = BY_KEYS ? y : x;
-      bits.seen |= static_cast<unsigned>(all || sees(own_query, own_key)) << n;
-      bits.kept |= static_cast<unsigned>(!seed || keeps(own_query, own_key)) << n;
-    }
-    return bits;
+  for (int n = 0; n < EACH * EACH; n++) {
+    const int y = row + static_cast<int>(threadIdx.y) + n / EACH * SIDE,
+              x = column + static_cast<int>(threadIdx.x) + n % EACH * SIDE;
+    const int own_query = BY_KEYS ? x : y, own_key = BY_KEYS ? y : x;
+    bits.seen |= static_cast<unsigned>(all || sight.sees(own_query, own_key)) << n;
+    bits.kept |= static_cast<unsigned>(!sight.seed || sight.keeps(own_query, own_key)) << n;
   }
-};
-__device__ __forceinline__ Sight make_sight(const Problem& problem, const bool* mask,
-                                            const u64* seed, const long long* head,
-                                            const int* first_query, const int* first_key) {
-  const int query = first_query ? *first_query : 0, key = first_key ? *first_key : 0;
-  return {problem,
-          mask,
-          seed,
-          head ? *head : 0,
-          query,
-          key,
-          min(problem.queries, problem.total_queries - query),
-          min(problem.keys, problem.total_keys - key)};
+  return bits;
 }
-
 // The item of a block, and the first of its rows.
 struct Place {
   int item, first;
@@ -175,11 +97,6 @@ struct Place {
 __device__ __forceinline__ Place place_block(int rows) {
   const int tiles = (rows + TILE - 1) / TILE, block = blockIdx.x;
   return {block / tiles, block % tiles * TILE};
-}
-template <typename T>
-__device__ __forceinline__ const T* at_item(const T* x, int item, const Axes& axes,
-                                            const Strides& strides) {
-  return x ? x + offset(item, axes, strides) : x;
 }
 __device__ __forceinline__ int thread_of_block() { return threadIdx.y * SIDE + threadIdx.x; }
 
@@ -326,7 +243,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   for (int at = 0; at < end; at += TILE) {
     Scores scores;
     multiply_rows(scores, queries, keys.tile(at), staging[0]);
-    const Bits bits = sight.look<false>(place.first, at);
+    const Bits bits = look<false>(sight, place.first, at);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
       float largest_score = high[i], sum = 0.f;
@@ -402,7 +319,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     Scores scores, gradients;
     multiply_rows(scores, queries, keys.tile(at), staging[0]);
     multiply_rows(gradients, cotangents, values.tile(at), staging[0]);
-    const Bits bits = sight.look<false>(place.first, at);
+    const Bits bits = look<false>(sight, place.first, at);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
       const int row = threadIdx.y + SIDE * i, query = min(place.first + row, problem.queries - 1);
@@ -460,7 +377,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     Scores scores, gradients;
     multiply_rows(scores, keys, queries.tile(at), staging[0]);
     multiply_rows(gradients, values, cotangents.tile(at), staging[0]);
-    const Bits bits = sight.look<true>(place.first, at);
+    const Bits bits = look<true>(sight, place.first, at);
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
       const int query = min(at + static_cast<int>(threadIdx.x) + SIDE * j, problem.queries - 1);

@@ -171,8 +171,10 @@ def assert_close(
     dtype: str,
     terms: int = 1,
     scale: float = 1.0,
+    more: Any = 0.0,
 ) -> None:
-    """Within the rounding of the result's dtype plus that of `terms` sums in the accumulator.
+    """Within the rounding of the result's dtype plus that of `terms` sums in the accumulator, and
+    `more`.
 
     A sum of n terms of size `scale` in precision e is off by about e sqrt(n) scale; the rest
     is margin.
@@ -180,6 +182,7 @@ def assert_close(
     wide = EPSILONS["float64" if dtype == "float64" else "float32"]
     allowed = 4 * EPSILONS[got.dtype.name] * np.abs(want) + 8 * wide * (4 + terms**0.5) * scale
     allowed = allowed + np.where(np.abs(want) < 1, EPSILONS[got.dtype.name] * scale, 0)
+    allowed = allowed + more
     wrong = ~(
         (np.abs(got.astype(np.float64) - want) <= allowed)
         | (np.isnan(got.astype(np.float64)) & np.isnan(want))

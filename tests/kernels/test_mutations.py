@@ -44,6 +44,17 @@ def attention(execute: Execute) -> None:
         )  # fmt: skip
 
 
+def attention_mma(execute: Execute) -> None:
+    for features, leading, causal, mask, dropout, place in (
+        ((40, 72), "shared keys", True, "heads", 0.4, "padding"),
+        ((64, 64), "none", True, "none", 0.0, "whole"),
+        ((136, 24), "heads", False, "none", 0.4, "tile"),
+    ):
+        check_attention(
+            "float16", 150, 130, features, leading, causal, mask, dropout, place, execute
+        )  # fmt: skip
+
+
 def softmax_ce(execute: Execute) -> None:
     for classes, cached in ((37, True), (1029, True), (1029, False)):
         check_whole_rows(
@@ -126,7 +137,7 @@ def draws(*kinds: tuple[str, str]) -> Callable[[Execute], None]:
     return check
 
 
-ATTENTION = (attention, "attention.cu")
+ATTENTION, ATTENTION_MMA = (attention, "attention.cu"), (attention_mma, "attention_mma.cu")
 SOFTMAX = (softmax_ce, "softmax_ce.cu")
 SPLIT = (softmax_ce_split, "softmax_ce.cu")
 PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batchnorm.cu")
@@ -155,12 +166,12 @@ MUTATIONS = [
     (*ATTENTION, "attention", None, "total[i] = share * total[i]", "total[i] = total[i]"),
     (*ATTENTION, "attention", None, "sums[i][n] *= share", "sums[i][n] *= 1.f"),
     (*ATTENTION, "attention", None, "with = SIDE / 2; with;", "with = SIDE / 4; with;"),
-    (*ATTENTION, "attention", None, "min(problem.keys, problem.total_keys - key)", "problem.keys"),
-    (*ATTENTION, "attention", None, "problem.causal && key > query)", "problem.causal && key >= query)"),
-    (*ATTENTION, "attention", None, "min(query, problem.mask_queries - 1)", "min(key, problem.mask_queries - 1)"),
-    (*ATTENTION, "attention", None, "index & 2 ? high : low", "index & 2 ? low : high"),
-    (*ATTENTION, "attention", None, "first_key + key + TILE - 1 > first_query + query", "first_key + key > first_query + query"),
-    (*ATTENTION, "attention", None, "first_query + query - first_key)", "first_query + query - 1 - first_key)"),
+    (*ATTENTION, "attention", "attention.cuh", "min(problem.keys, problem.total_keys - key)", "problem.keys"),
+    (*ATTENTION, "attention", "attention.cuh", "problem.causal && key > query)", "problem.causal && key >= query)"),
+    (*ATTENTION, "attention", "attention.cuh", "min(query, problem.mask_queries - 1)", "min(key, problem.mask_queries - 1)"),
+    (*ATTENTION, "attention", "attention.cuh", "index & 2 ? high : low", "index & 2 ? low : high"),
+    (*ATTENTION, "attention", "attention.cuh", "first_key + key + many_keys - 1 > first_query", "first_key + key > first_query"),
+    (*ATTENTION, "attention", "attention.cuh", "first_query + query - first_key)", "first_query + query - 1 - first_key)"),
     (*ATTENTION, "attention_dq", None, "    __syncthreads();  // no thread reads the last rows any more\n", ""),
     (*ATTENTION, "attention_dq", None, "    __syncthreads();  // the rows, and the weights, are complete\n", ""),
     (*ATTENTION, "attention_dq", None, "kept * product_of_g - product", "product_of_g - product"),
@@ -171,6 +182,28 @@ MUTATIONS = [
     (*ATTENTION, "attention_dkv", None, "BY_KEYS ? x : y, own_key", "BY_KEYS ? y : x, own_key"),
     (*ATTENTION, "attention_dkv", None, "end = sight.queries;", "end = sight.queries - TILE;"),
     (*ATTENTION, "attention_dkv", None, "scales[i] = problem.scale, ones", "scales[i] = 1.f, ones"),
+    (*ATTENTION_MMA, "attention_mma", None, "    __syncthreads();  // the keys have arrived; no thread reads the last values any more\n", ""),
+    (*ATTENTION_MMA, "attention_mma", None, "    __syncthreads();  // the values have arrived; no thread reads the keys any more\n", ""),
+    (*ATTENTION_MMA, "attention_mma", None, "copy_async_wait<0>();\n    __syncthreads();  // the values", "copy_async_wait<1>();\n    __syncthreads();  // the values"),
+    (*ATTENTION_MMA, "attention_mma", None, "total[s][half] = share * total", "total[s][half] = total"),
+    (*ATTENTION_MMA, "attention_mma", None, "* 2; i++) sums[s][i / 2][2 * half + i % 2] *= share", "* 2; i++) sums[s][i / 2][2 * half] *= share"),
+    (*ATTENTION_MMA, "attention_mma", None, "s * STRIP + lane % 16, k + lane / 16 * 8", "s * STRIP + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8"),
+    (*ATTENTION_MMA, "attention_mma", None, "k * 8 + lane % 16, from", "k * 8 + lane % 8, from"),
+    (*ATTENTION_MMA, "attention_mma", None, "shuffle_xor(value, 2)", "shuffle_xor(value, 1)"),
+    (*ATTENTION_MMA, "attention_mma", None, "inside ? PACK_BYTES : 0", "PACK_BYTES"),
+    (*ATTENTION_MMA, "attention_mma", None, "row_of(keys, at + KEYS, problem.features),\n                                 end - at - KEYS", "row_of(keys, at + KEYS, problem.features),\n                                 end - at"),
+    (*ATTENTION_MMA, "attention_mma", "attention.cuh", "first_key + key + many_keys - 1 > first_query", "first_key + key + many_keys - 2 > first_query"),
+    (*ATTENTION_MMA, "attention_mma", "attention.cuh", "first_query + query - first_key)", "first_query + query - 1 - first_key)"),
+    (*ATTENTION_MMA, "attention_mma_dq", None, "      __syncthreads();  // these tiles have arrived; no thread reads those of the step before\n", ""),
+    (*ATTENTION_MMA, "attention_mma_dq", None, "      __syncthreads();  // no thread reads the only tiles any more\n", ""),
+    (*ATTENTION_MMA, "attention_mma_dq", None, "tiles + (step % STAGES * 2 + matrix)", "tiles + (0 * step % STAGES * 2 + matrix)"),
+    (*ATTENTION_MMA, "attention_mma_dq", None, "own_lse[i / 2 % 2]", "own_lse[0]"),
+    (*ATTENTION_MMA, "attention_mma_dq", None, "kept ? factor * product_of_g : 0.f", "factor * product_of_g"),
+    (*ATTENTION_MMA, "attention_mma_dkv", None, "sight.first_key + place.first - sight.first_query", "sight.first_key + place.first + 1 - sight.first_query"),
+    (*ATTENTION_MMA, "attention_mma_dkv", None, "BY_KEYS ? x : y, own_key", "BY_KEYS ? y : x, own_key"),
+    (*ATTENTION_MMA, "attention_mma_dkv", None, "from = blockIdx.y * OUT * 8", "from = blockIdx.y * OUT * 4"),
+    (*ATTENTION_MMA, "attention_mma_dkv", None, "g * 8 + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8", "g * 8 + lane % 16, k + lane / 16 * 8"),
+    (*ATTENTION_MMA, "attention_mma_dkv", None, "at + j / 2 * 8 + own_column() + j % 2, problem", "at + j / 2 * 8 + own_column(), problem"),
     (*SOFTMAX, "softmax_ce", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
     (*SOFTMAX, "softmax_ce", "block.cuh", "for (int i = 1; i < WARPS; i++)", "for (int i = 2; i < WARPS; i++)"),
     (*SOFTMAX, "softmax_ce", None, "row.sum *= exponential(row.max - high);", ""),

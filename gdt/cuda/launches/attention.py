@@ -1,11 +1,13 @@
-"""Launches of attention.cu: attention that never holds the matrix of scores, and its gradients."""
+"""Launches of attention.cu and attention_mma.cu: attention that never holds the matrix of scores,
+and its gradients."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +20,18 @@ from gdt.cuda.launches.calls import (
     check_size,
     named_call,
 )
-from gdt.cuda.runner import KernelCall
+from gdt.cuda.runner import KernelCall, address
 from gdt.cuda.sources import Instance, constants, structs
 from gdt.errors import KernelError, error
 
 FILE = "attention.cu"
 ATTENTION_TYPES = ("float", "half_t")
 ATTENTION_WIDTHS = (128, 256)  # features, or values, up to which a block holds its sums
+MMA_FILE = "attention_mma.cu"
+MMA_ATTENTION_TYPES = ("half_t", "bfloat16_t")
+MMA_WIDTHS = (64, 128, 256)
+WITHOUT_MMA = "sm_75"
+ITEM_BYTES = 2  # of the types of MMA_ATTENTION_TYPES
 
 
 class Sight(NamedTuple):
@@ -62,9 +69,35 @@ def attention_instances() -> Iterator[Instance]:
             yield Instance(FILE, kernel, (t, str(width)))
 
 
-def _instance(kernel: str, x: Array, width: int) -> Instance:
-    """Return the instance for operands like x whose sums have `width` columns, or raise
-    KernelError."""
+def attention_mma_instances() -> Iterator[Instance]:
+    """Yield every instance on tensor cores that this module launches."""
+    for kernel in ("attention_mma", "attention_mma_dq", "attention_mma_dkv"):
+        for t, width in product(MMA_ATTENTION_TYPES, MMA_WIDTHS):
+            yield Instance(MMA_FILE, kernel, (t, str(width)))
+
+
+def _on_tensor_cores(arch: str | None, *operands: Array) -> bool:
+    """Whether operands (lead..., positions, features) have kernels on tensor cores, which read
+    features in packs of 16 bytes."""
+    pack = constants(MMA_FILE)["PACK_BYTES"]
+    return arch != WITHOUT_MMA and all(
+        c_type(a) in MMA_ATTENTION_TYPES
+        and a.shape[-1] * a.dtype.itemsize % pack == 0
+        and a.shape[-1] <= MMA_WIDTHS[-1]
+        and address(a) % pack == 0
+        for a in operands
+    )
+
+
+def _instance(kernel: str, arch: str | None, width: int, *operands: Array) -> Instance:
+    """Return the instance of `kernel` for operands whose sums have `width` columns on CUDA cores,
+    or raise KernelError."""
+    widest = max(a.shape[-1] for a in operands)
+    x = operands[0]
+    if _on_tensor_cores(arch, *operands):
+        fitting = [w for w in MMA_WIDTHS if w >= widest]
+        name = kernel.replace("attention", "attention_mma")
+        return Instance(MMA_FILE, name, (c_type(x), str(fitting[0])))
     if c_type(x) not in ATTENTION_TYPES:
         raise error(KernelError, kernel, f"no kernel takes {x.dtype}")
     fitting = [w for w in ATTENTION_WIDTHS if w >= width]
@@ -96,6 +129,28 @@ def _problem(instance: Instance, q: Array, k: Array, v: Array, sight: Sight) -> 
     return problem
 
 
+def _shape(instance: Instance, items: int, rows: int) -> dict[str, Any]:
+    """Return the grid and block of a kernel for `rows` rows of every item, and its bytes of shared
+    memory."""
+    known = constants(instance.file)
+    if instance.file == FILE:
+        grid = (items * ceil_div(rows, known["TILE"]),)
+        return {"grid": grid, "block": (known["SIDE"], known["SIDE"]), "shared": 0}
+    width, is_forward = int(instance.arguments[1]), instance.kernel == "attention_mma"
+    narrow = width <= known["NARROW"]
+    own = known["WARPS"] * known["STRIP"] * (2 if is_forward and narrow else 1)
+    if is_forward:
+        held = own + 2 * known["KEYS"]
+    else:
+        held = 2 * own + 2 * known["COLUMNS"] * (2 if narrow else 1)
+    halves = 2 if instance.kernel == "attention_mma_dkv" and not narrow else 1
+    return {
+        "grid": (items * ceil_div(rows, own), halves),
+        "block": (known["THREADS"],),
+        "shared": held * (width * ITEM_BYTES + known["PACK_BYTES"]),
+    }
+
+
 def _call(
     instance: Instance, rows: int, mesh_ndim: int, sight: Sight, own: dict[str, Array],
     strided: dict[str, Array],
@@ -112,11 +167,11 @@ def _call(
     leading = Leading(mesh_ndim, *operands.values())
     if 0 in (leading.items, rows):
         return []
-    sizes = constants(FILE)
+    shape = _shape(instance, leading.items, rows)
     call = named_call(
         instance,
-        (leading.items * ceil_div(rows, sizes["TILE"]),),
-        (sizes["SIDE"], sizes["SIDE"]),
+        shape["grid"],
+        shape["block"],
         **operands,
         **{f"{name}_strides": leading.strides(instance, a) for name, a in operands.items()},
         **own,
@@ -124,19 +179,28 @@ def _call(
         axes=leading.axes(instance),
         problem=_problem(instance, strided["q"], strided["k"], strided["v"], sight),
     )
-    return [call]
+    return [replace(call, shared=shape["shared"])]
 
 
 def attention(
-    q: Array, k: Array, v: Array, out: Array, lse: Array, sight: Sight, *, mesh_ndim: int = 0
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    sight: Sight,
+    *,
+    mesh_ndim: int = 0,
+    arch: str | None = None,
 ) -> list[KernelCall]:
     """Compute the results of queries, and the log-sum-exp `lse` of their scores.
 
     q: (lead..., queries, features), k: (lead..., keys, features), v: (lead..., keys, values), of
-    one dtype: float32 or float16. out: (items, queries, values), of their dtype. lse:
-    (items, queries), float32.
+    one dtype: float32, float16 or bfloat16. out: (items, queries, values), of their dtype. lse:
+    (items, queries), float32. arch: the architecture; 16-bit floats of features in packs of 16
+    bytes run on its tensor cores. bfloat16 has no other kernel.
     """
-    instance = _instance("attention", q, v.shape[-1])
+    instance = _instance("attention", arch, v.shape[-1], q, k, v)
     operands = {"q": q, "k": k, "v": v}
     return _call(instance, q.shape[-2], mesh_ndim, sight, {"out": out, "lse": lse}, operands)
 
@@ -152,18 +216,19 @@ def attention_gradients(
     sight: Sight,
     *,
     mesh_ndim: int = 0,
+    arch: str | None = None,
 ) -> list[KernelCall]:
     """Compute the gradients in q, k and v of `attention`, float32, one for every item.
 
     g: (lead..., queries, values), the cotangent of the result. lse: (lead..., queries). products:
     (lead..., queries), the sums of g times the result. gradients: (items, queries, features),
-    (items, keys, features) and (items, keys, values).
+    (items, keys, features) and (items, keys, values). arch: as of `attention`.
     """
     features, values = k.shape[-1], v.shape[-1]
     dq, dk, dv = gradients
     operands = {"q": q, "k": k, "v": v, "g": g, "lse": lse, "product": products}
-    of_queries = _instance("attention_dq", q, features)
-    of_keys = _instance("attention_dkv", q, max(features, values))
+    of_queries = _instance("attention_dq", arch, features, q, k, v, g)
+    of_keys = _instance("attention_dkv", arch, max(features, values), q, k, v, g)
     return [
         *_call(of_queries, q.shape[-2], mesh_ndim, sight, {"dq": dq}, operands),
         *_call(of_keys, k.shape[-2], mesh_ndim, sight, {"dk": dk, "dv": dv}, operands),

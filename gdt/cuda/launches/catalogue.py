@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from gdt.cuda.compiler import ARCHITECTURES
-from gdt.cuda.launches.attention import attention_instances
+from gdt.cuda.launches.attention import (
+    WITHOUT_MMA,
+    attention_instances,
+    attention_mma_instances,
+)
 from gdt.cuda.launches.batchnorm import batchnorm_instances
 from gdt.cuda.launches.matmul import matmul_instances
 from gdt.cuda.launches.matmul_hopper import HOPPER, matmul_hopper_instances
@@ -16,12 +20,16 @@ from gdt.cuda.launches.update import update_instances
 from gdt.cuda.sources import Instance
 
 WITHOUT = {  # architectures that lack a kernel's instructions
+    "attention_mma": (WITHOUT_MMA,),
+    "attention_mma_dq": (WITHOUT_MMA,),
+    "attention_mma_dkv": (WITHOUT_MMA,),
     "matmul_mma": ("sm_75",),
     "matmul_wgmma": tuple(arch for arch in ARCHITECTURES if arch != HOPPER),
 }
 
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {
     "attention.cu": attention_instances,
+    "attention_mma.cu": attention_mma_instances,
     "batchnorm.cu": batchnorm_instances,
     "matmul.cu": matmul_instances,
     "matmul_hopper.cu": matmul_hopper_instances,

@@ -86,7 +86,11 @@ def attention_kernel(
     out = launcher.empty((*leading, q.shape[-2], v.shape[-1]), q.dtype.name)
     denominators = launcher.empty((*leading, q.shape[-2]), "float32")
     sight = _sight(launcher, q, k, mask, key, how, shards, leading)
-    launcher.run(launches.attention(q, k, v, out, denominators, sight, mesh_ndim=len(leading)))
+    launcher.run(
+        launches.attention(
+            q, k, v, out, denominators, sight, mesh_ndim=len(leading), arch=launcher.runner.arch
+        )
+    )
     return out, denominators
 
 
@@ -112,7 +116,16 @@ def gradient_kernel(
     sight = _sight(launcher, q, k, mask, key, how, shards, leading)
     launcher.run(
         launches.attention_gradients(
-            q, k, v, g, denominators, products, (g_q, g_k, g_v), sight, mesh_ndim=len(leading)
+            q,
+            k,
+            v,
+            g,
+            denominators,
+            products,
+            (g_q, g_k, g_v),
+            sight,
+            mesh_ndim=len(leading),
+            arch=launcher.runner.arch,
         )
     )
     return g_q, g_k, g_v
