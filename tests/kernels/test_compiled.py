@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,21 +16,34 @@ from gdt.cuda.runner import KernelCall
 from tests.needs import need_nvrtc, skip
 
 from .harness import empty
-
-REPORT = re.compile(
-    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, "
-    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
-    re.S,
+from .machine_code import (
+    BEGIN,
+    END,
+    ROWS,
+    blocks_of,
+    code_of,
+    disassembler,
+    in_flight,
+    inner_loops,
+    load_widths,
+    opcodes,
+    reports,
+    static_shared,
 )
+
 REGISTERS = {  # a multiprocessor has 65,536, so 128 let two blocks of 256 threads in, 255 one
     "attention": 255,
     "attention_dq": 255,
     "attention_dkv": 255,
+    "attention_mma": 255,
+    "attention_mma_dq": 255,
+    "attention_mma_dkv": 255,
     "matmul_simt": 128,
     "matmul_mma": 255,
     "matmul_wgmma": 168,  # of 384 threads; the warpgroups then share out the same registers anew
 }
 REGISTERS_ELSE = 80
+REGISTERS_OF_16_BITS = 128  # of a kernel whose threads have twice as many channels, or columns
 SHARED_LIMIT = 48 << 10
 SHARED_OF_BLOCK = {  # CUDA C++ Programming Guide, "technical specifications per compute capability"
     "sm_75": 64 << 10,
@@ -49,15 +58,22 @@ SHARED_OF_BLOCK = {  # CUDA C++ Programming Guide, "technical specifications per
 CALL_BYTES = 64
 FILES = sorted(p.name for p in sources.source_folder().glob("*.cu"))
 # Many instances: one in so many, all of them under kernels_full.
-SLOW = {"attention.cu": 5, "matmul_hopper.cu": 3}
+SLOW = {"attention.cu": 5, "attention_mma.cu": 5, "matmul_hopper.cu": 3}
 DEFAULT = {"sm_75", "sm_90a"}  # the oldest and the main target; the others are marked kernels_full
+ATTENTION_MMA = ["HMMA", "LDGSTS.E.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"]
 PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "softmax_ce": ["LDG.E.128", "STG.E.128"],
+    "softmax_ce_gradient": ["LDG.E.128", "STG.E.128"],
     "bn_apply": ["LDG.E.128", "STG.E.128"],
     "bn_backward": ["LDG.E.128", "STG.E.128"],
     "sgd": ["LD.E.128", "ST.E.128"],  # addresses from a table are of no known memory
     "momentum": ["LD.E.128", "ST.E.128"],
     "adam": ["LD.E.128", "ST.E.128"],
+    "random_uniform": ["STG.E."],
+    "random_normal": ["STG.E."],
+    "attention_mma": ATTENTION_MMA,
+    "attention_mma_dq": ATTENTION_MMA,
+    "attention_mma_dkv": ATTENTION_MMA,
     "matmul_simt": ["LDG.E", "LDS", "FFMA"],
     "matmul_mma": ["HMMA", "LDGSTS", "LDSM"],
     "matmul_wgmma": [
@@ -65,6 +81,17 @@ PATTERNS = {  # instructions that a kernel must, or must not, be made of
         *("FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE"),  # of barriers for copies, of sums for products
     ],
 }
+# Loads of 16 bytes of a thread that are under way at the same time, in a loop of a kernel bound by
+# memory; an SM shall have IN_FLIGHT bytes of them.
+LOADS = dict.fromkeys(
+    ["bn_moments", "bn_apply", "bn_sums", "bn_backward", "reduce_rows", "reduce_columns",
+     "arg_rows", "arg_columns", "softmax_ce", "softmax_ce_parts", "softmax_ce_gradient",
+     "sgd", "adam"], 4,
+) | {"momentum": 6}  # fmt: skip
+IN_FLIGHT = 32 << 10
+PACK = 16  # bytes
+OTHERS = {"double", "half_t", "int", "Min"}  # compiled like those that are looked at
+THREADS, ROW_OF_LOGITS = 256, 128  # of a block; where a warp has a row of logits
 SERIALIZED = "wgmma.mma_async instructions are serialized"  # ptxas, of registers touched too early
 
 
@@ -89,15 +116,21 @@ def compiled(file: str, arch: str, step: int = 1) -> compiler.Cubin:
     return compiler.compile_file(file, launches.instances(file, arch)[::step], arch)
 
 
-def reports(cubin: compiler.Cubin) -> dict[str, re.Match[str]]:
-    """What ptxas tells of each kernel, by symbol."""
-    return {m["name"]: m for m in REPORT.finditer(cubin.log)}
+def disassembled(cubin: compiler.Cubin) -> dict[str, str]:
+    """The disassembled code of each kernel, by symbol."""
+    program = disassembler()
+    if program is None:
+        skip("nvidia-cuda-nvdisasm is not installed")
+        raise AssertionError
+    return code_of(cubin, program)
 
 
-def static_shared(report: re.Match[str]) -> int:
-    """Bytes of shared memory that a kernel has without asking."""
-    found = re.search(r"(\d+) bytes smem", report["rest"])
-    return int(found[1]) if found else 0
+def test_the_table_of_the_readme_has_every_kernel_that_memory_or_tensor_cores_bound() -> None:
+    text = (sources.source_folder() / "README.md").read_text()
+    assert text.count(BEGIN) == text.count(END) == 1
+    for row in ROWS:
+        assert f"| `{row.instance}` |" in text
+        assert row.instance in launches.instances(row.instance.file, "sm_90a")
 
 
 def test_every_source_has_instances_and_every_kernel_is_among_them() -> None:
@@ -113,11 +146,38 @@ def test_kernels_fit_their_registers_and_spill_nothing(file: str, arch: str, ste
     by_symbol = reports(cubin)
     for expression, symbol in cubin.names.items():
         report = by_symbol[symbol]
-        kernel = expression.split("<")[0]
         allowed = CALL_BYTES if "double" in expression else 0
         assert max(int(report["stores"]), int(report["loads"])) <= allowed, f"{expression} spills"
-        assert int(report["registers"]) <= REGISTERS.get(kernel, REGISTERS_ELSE), expression
+        assert int(report["registers"]) <= most_registers(expression), expression
         assert static_shared(report) <= SHARED_LIMIT, expression
+
+
+def most_registers(expression: str) -> int:
+    """The registers that a kernel may have."""
+    kernel, _, types = expression.partition("<")
+    if kernel in LOADS and re.match(r"(\w{3}, )?(half_t|bfloat16_t)\b", types):
+        return REGISTERS_OF_16_BITS
+    return REGISTERS.get(kernel, REGISTERS_ELSE)
+
+
+@pytest.mark.parametrize("file", ["batchnorm.cu", "reduce.cu", "softmax_ce.cu", "update.cu"])
+def test_memory_is_read_in_packs_of_which_many_are_under_way(file: str) -> None:
+    chosen = [
+        i
+        for i in launches.instances(file)
+        if i.kernel in LOADS and not OTHERS.intersection(i.arguments)
+    ]
+    assert {i.kernel for i in chosen} == set(LOADS) & set(sources.declarations(file))
+    cubin = compiler.compile_file(file, chosen, "sm_90a")
+    code, report = disassembled(cubin), reports(cubin)
+    for expression, symbol in cubin.names.items():
+        kernel = expression.split("<")[0]
+        loop = max(inner_loops(code[symbol]), key=lambda text: load_widths(text)[PACK])
+        assert load_widths(loop)[PACK] >= LOADS[kernel], expression
+        assert "CALL" not in loop or kernel == "adam", expression  # of a root and a quotient
+        threads = ROW_OF_LOGITS if expression.endswith("32, 4>") else THREADS
+        blocks = blocks_of(int(report[symbol]["registers"]), threads, static_shared(report[symbol]))
+        assert in_flight(code[symbol], blocks, threads) >= IN_FLIGHT, expression
 
 
 def test_the_slots_and_slabs_of_hopper_fit_a_multiprocessor() -> None:
@@ -152,42 +212,15 @@ def test_no_block_asks_for_more_shared_memory_than_there_is() -> None:
                 assert total <= limit, f"{call.instance} on {arch}"
 
 
-def disassembler() -> Path:
-    spec = importlib.util.find_spec("nvidia")
-    folders = (spec.submodule_search_locations or []) if spec else []
-    found = [p for folder in folders for p in Path(folder).glob("*/bin/nvdisasm")]
-    if not found:
-        skip("nvidia-cuda-nvdisasm is not installed")
-    return found[0]
-
-
-def code_of(cubin: compiler.Cubin, folder: Path) -> dict[str, str]:
-    """The disassembled code of each kernel, by symbol."""
-    path = folder / "kernel.cubin"
-    path.write_bytes(cubin.code)
-    command = [str(disassembler()), "-c", str(path)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    sections = re.split(r"\n\.text\.(\w+):", text)
-    return dict(zip(sections[1::2], sections[2::2], strict=True))
-
-
-def opcodes(code: str) -> Counter[str]:
-    """The number of each instruction in disassembled code."""
-    opcode = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", re.M)
-    return Counter(opcode.findall(code))
-
-
 def products(code: str) -> list[str]:
     """The lines of products of a warpgroup in disassembled code."""
     return [line for line in code.splitlines() if "HGMMA" in line]
 
 
 @pytest.mark.parametrize(("file", "arch", "step"), targets())
-def test_kernels_are_made_of_the_expected_instructions(
-    file: str, arch: str, step: int, tmp_path: Path
-) -> None:
+def test_kernels_are_made_of_the_expected_instructions(file: str, arch: str, step: int) -> None:
     cubin = compiled(file, arch, step)
-    code = code_of(cubin, tmp_path)
+    code = disassembled(cubin)
     for expression, symbol in cubin.names.items():
         found = opcodes(code[symbol])
         kernel, types = expression.split("<")[0], expression.partition("<")[2]
@@ -199,6 +232,8 @@ def test_kernels_are_made_of_the_expected_instructions(
         for wanted in expected:
             assert any(o.startswith(wanted) for o in found), f"{expression} has no {wanted}"
         assert not any(o.startswith(("LDL", "STL")) for o in found), f"{expression}: local memory"
+        if kernel.startswith("attention_mma"):
+            assert not [o for o in found if re.fullmatch(r"(LD|ST).*\.[US]16.*", o)], expression
         # Sums are rounded to the nearest number where they are narrowed.
         assert not [o for o in found if re.fullmatch(r"F2FP?\..*\b(RZ|RM|RP)\b.*", o)], expression
         if kernel == "matmul_wgmma":

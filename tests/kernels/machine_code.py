@@ -1,0 +1,222 @@
+"""What the compiler makes of kernels, and the table of kernels/README.md.
+
+    python -m tests.kernels.machine_code
+
+writes the table anew. It needs NVRTC and nvdisasm, and no GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from gdt.cuda import compiler, launches, sources
+from gdt.cuda.compiler import Cubin
+from gdt.cuda.sources import Instance
+
+REPORT = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.S,
+)
+ARCH = "sm_90a"
+# Of a multiprocessor of an H100: CUDA C++ Programming Guide, "technical specifications".
+REGISTERS, THREADS, BLOCKS, SHARED = 1 << 16, 2048, 32, 227 << 10
+SHARED_OF_SYSTEM = 1 << 10  # of each block
+WIDTHS = (1, 2, 4, 8, 16)  # bytes that one load reads
+BEGIN, END = "<!-- python -m tests.kernels.machine_code -->\n", "<!-- end -->\n"
+
+
+class Row(NamedTuple):
+    """A kernel of the table.
+
+    threads and shared: of a block, shared its bytes of dynamic memory. passes: how often it reads
+    or writes its largest array. before: what the same kernel had at commit 6a84455. expected: a
+    share of the rate of a copy, or of a product, as its public model has it on an H100.
+    """
+
+    instance: Instance
+    threads: int
+    shared: int
+    passes: str
+    before: str
+    expected: str
+
+
+def _row(
+    file: str, kernel: str, types: str, threads: int, passes: str, before: str, expected: str,
+    shared: int = 0,
+) -> Row:  # fmt: skip
+    return Row(
+        Instance(file, kernel, tuple(types.split(", "))), threads, shared, passes, before, expected
+    )
+
+
+BN, RED, CE, UP, RND, ATT = (
+    "batchnorm.cu", "reduce.cu", "softmax_ce.cu", "update.cu", "random.cu", "attention_mma.cu",
+)  # fmt: skip
+WELFORD = "85 % of a copy: apex' Welford kernels"
+COPY = "85 to 90 % of a copy"
+ROWS = [
+    _row(BN, "bn_moments", "float, float, Rows", 256, "1", "1 load of 4 bytes", WELFORD),
+    _row(BN, "bn_moments", "float, float, Planes", 256, "1", "1 load of 4 bytes", WELFORD),
+    _row(BN, "bn_moments", "bfloat16_t, float, Rows", 256, "1", "1 load of 2 bytes", WELFORD),
+    _row(BN, "bn_apply", "float, float, Rows", 256, "2", "1 load of 16 bytes, divisions", COPY),
+    _row(BN, "bn_sums", "float, float, Rows", 256, "2", "2 loads of 4 bytes", COPY),
+    _row(BN, "bn_backward", "float, float, Rows", 256, "3", "2 loads of 16, divisions", COPY),
+    _row(RED, "reduce_rows", "Sum, float, float, float", 256, "1", "4 loads of 4 bytes",
+         "90 % of a copy: CUB, fast.cu"),
+    _row(RED, "reduce_rows", "Sum, bfloat16_t, float, float", 256, "1", "4 loads of 2 bytes", COPY),
+    _row(RED, "reduce_columns", "Sum, float, float, float", 256, "1", "4 loads of 4 bytes", COPY),
+    _row(RED, "arg_rows", "Max, float, float", 256, "1", "4 loads of 4 bytes", COPY),
+    _row(CE, "softmax_ce", "float, float, int, 256, 1", 256, "1 or 2, 1 written",
+         "1 load of 16 bytes", "75 to 80 %: Liger; 90 % by clusters: QuACK"),
+    _row(CE, "softmax_ce", "bfloat16_t, float, int, 256, 1", 256, "1 or 2, 1 written",
+         "1 load of 16 bytes", "75 %: Liger"),
+    _row(UP, "sgd", "float", 256, "3", "2 loads of 16 bytes", COPY),
+    _row(UP, "adam", "float", 256, "7", "4 loads of 16 bytes", "85 to 92 %: apex"),
+    _row(RND, "random_uniform", "float, unsigned, float", 256, "1 written", "4 stores of 4 bytes",
+         "80 %, then bound by Philox"),
+    _row(RND, "random_normal", "float, unsigned, float", 256, "1 written", "4 stores of 4 bytes",
+         "20 to 30 %: bound by arithmetic"),
+    *(
+        _row(ATT, kernel, f"half_t, {width}", 128, passes, before, expected, shared)
+        for kernel, passes, before, expected, shares in (
+            ("attention_mma", "2 products", "none on tensor cores",
+             "200 to 300 TFLOP/s: FlashAttention-2", {64: 36_864, 128: 69_632, 256: 101_376}),
+            ("attention_mma_dq", "3 products", "none on tensor cores",
+             "150 to 200 TFLOP/s: FlashAttention-2", {64: 36_864, 128: 69_632, 256: 101_376}),
+            ("attention_mma_dkv", "4 products", "none on tensor cores",
+             "150 to 200 TFLOP/s: FlashAttention-2", {64: 36_864, 128: 69_632, 256: 101_376}),
+        )
+        for width, shared in shares.items()
+    ),
+]  # fmt: skip
+
+
+def reports(cubin: Cubin) -> dict[str, re.Match[str]]:
+    """What ptxas tells of each kernel, by symbol."""
+    return {m["name"]: m for m in REPORT.finditer(cubin.log)}
+
+
+def static_shared(report: re.Match[str]) -> int:
+    """Bytes of shared memory that a kernel has without asking."""
+    found = re.search(r"(\d+) bytes smem", report["rest"])
+    return int(found[1]) if found else 0
+
+
+def disassembler() -> Path | None:
+    """The program nvdisasm; None if it is not installed."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    found = [p for folder in folders for p in Path(folder).glob("*/bin/nvdisasm")]
+    return found[0] if found else None
+
+
+def code_of(cubin: Cubin, program: Path) -> dict[str, str]:
+    """The disassembled code of each kernel, by symbol."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin.code)
+        command = [str(program), "-c", str(path)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    sections = re.split(r"\n\.text\.(\w+):", text)
+    return dict(zip(sections[1::2], sections[2::2], strict=True))
+
+
+def opcodes(code: str) -> Counter[str]:
+    """The number of each instruction in disassembled code."""
+    opcode = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", re.M)
+    return Counter(opcode.findall(code))
+
+
+def inner_loops(code: str) -> list[str]:
+    """The loops of disassembled code that have no loop within."""
+    lines = code.splitlines()
+    labels = {line.rstrip(":"): n for n, line in enumerate(lines) if line.startswith(".L")}
+    ends: dict[int, int] = {}
+    for n, line in enumerate(lines):
+        target = re.search(r"\bBRA\b.*?`\((\.L\w+)\)", line)
+        if target and labels[target[1]] < n:
+            ends[labels[target[1]]] = n
+    return [
+        "\n".join(lines[a:b])
+        for a, b in ends.items()
+        if not any(a < c and d < b for c, d in ends.items())
+    ]
+
+
+def load_widths(code: str) -> Counter[int]:
+    """The loads from global memory in disassembled code, by their bytes."""
+    widths: Counter[int] = Counter()
+    for name, count in opcodes(code).items():
+        if re.match(r"LDG?\.E", name):
+            found = re.search(r"\.(?:[US](8|16)|(64|128))\b", name)
+            bits = int(found[1] or found[2]) if found else 32
+            widths[bits // 8] += count
+    return widths
+
+
+def blocks_of(registers: int, threads: int, shared: int) -> int:
+    """The blocks that a multiprocessor of an H100 runs at the same time."""
+    own = -(-registers // 8) * 8 * threads
+    return min(REGISTERS // own, THREADS // threads, BLOCKS, SHARED // (shared + SHARED_OF_SYSTEM))
+
+
+def in_flight(code: str, blocks: int, threads: int) -> int:
+    """The bytes that a multiprocessor has under way in the loop that reads most."""
+    loops = map(load_widths, inner_loops(code))
+    most = max((sum(w * n for w, n in loop.items()) for loop in loops), default=0)
+    return blocks * threads * most
+
+
+def table() -> list[str]:
+    """The lines of the table."""
+    program = disassembler()
+    assert program is not None, "nvdisasm is not installed"
+    lines = [
+        "| kernel | registers | spilled | blocks an SM | KiB in flight an SM | loads by bytes"
+        " (in the loop) | HMMA a tile | passes | before | expected |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for file in dict.fromkeys(row.instance.file for row in ROWS):
+        known = launches.instances(file, ARCH)
+        wanted = [row for row in ROWS if row.instance.file == file]
+        assert all(row.instance in known for row in wanted)
+        cubin = compiler.compile_file(file, [row.instance for row in wanted], ARCH)
+        codes, found = code_of(cubin, program), reports(cubin)
+        lines += [_line(row, found[s], codes[s]) for row in wanted
+                  for s in [cubin.names[str(row.instance)]]]  # fmt: skip
+    return lines
+
+
+def _line(row: Row, report: re.Match[str], code: str) -> str:
+    registers = int(report["registers"])
+    blocks = blocks_of(registers, row.threads, row.shared + static_shared(report))
+    loops = sorted(map(load_widths, inner_loops(code)), key=lambda widths: widths[WIDTHS[-1]])
+    loads = ", ".join(f"{n} of {b}" for b, n in sorted(loops[-1].items()) if n) if loops else ""
+    products = sum(n for name, n in opcodes(code).items() if name.startswith("HMMA"))
+    kib = in_flight(code, blocks, row.threads) / 1024
+    if products:
+        loads, kib = "cp.async of 16", row.shared * blocks / 1024
+    return (
+        f"| `{row.instance}` | {registers} | {report['stores']} | {blocks} | {kib:.0f} | {loads} |"
+        f" {products or ''} | {row.passes} | {row.before} | {row.expected} |"
+    )
+
+
+def main() -> None:
+    """Write the table into kernels/README.md."""
+    path = sources.source_folder() / "README.md"
+    before, rest = path.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    path.write_text(before + BEGIN + "\n".join(table()) + "\n" + END + after)
+
+
+if __name__ == "__main__":
+    main()
