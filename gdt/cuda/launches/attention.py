@@ -20,6 +20,7 @@ from gdt.cuda.launches.calls import (
     check_size,
     named_call,
 )
+from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall, address
 from gdt.cuda.sources import Instance, constants, structs
 from gdt.errors import KernelError, error
@@ -182,6 +183,7 @@ def _call(
     return [replace(call, shared=shape["shared"])]
 
 
+@prepared
 def attention(
     q: Array,
     k: Array,
@@ -205,6 +207,7 @@ def attention(
     return _call(instance, q.shape[-2], mesh_ndim, sight, {"out": out, "lse": lse}, operands)
 
 
+@prepared
 def attention_gradients(
     q: Array,
     k: Array,

@@ -22,6 +22,7 @@ from gdt.cuda.launches.calls import (
     stride_of,
     sum_type,
 )
+from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.launches.reduce import reduce
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants, declarations
@@ -69,6 +70,7 @@ def _is_one_row(x: Array, mesh_ndim: int, valid: Array | None) -> bool:
     return valid is None and x.shape[mesh_ndim + 1 :] == (1, 1)
 
 
+@prepared
 def bn_merge(
     parts: Array, merged: Array | None, variance: Array | None, rstd: Array | None, eps: float = 0.0
 ) -> list[KernelCall]:
@@ -99,6 +101,7 @@ def bn_merge(
     ]
 
 
+@prepared
 def bn_moments(
     x: Array,
     merged: Array | None,
@@ -136,6 +139,7 @@ def bn_moments(
     return [first, *bn_merge(parts, merged, variance, rstd, eps)]
 
 
+@prepared
 def bn_apply(
     x: Array,
     mean: Array,
@@ -193,6 +197,7 @@ def _sizes_and_strides(array: Array) -> list[tuple[int, int]]:
     return [(n, stride_of(array, axis)) for axis, n in enumerate(array.shape)]
 
 
+@prepared
 def bn_sums(
     x: Array,
     dy: Array,
@@ -234,6 +239,7 @@ def bn_sums(
     return [first, *reduce("Sum", folded, sums.reshape(items, 1, columns), empty, mesh_ndim=1)]
 
 
+@prepared
 def bn_backward(
     x: Array,
     dy: Array,

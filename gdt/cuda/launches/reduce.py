@@ -21,6 +21,7 @@ from gdt.cuda.launches.calls import (
     split_count,
     sum_type,
 )
+from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants
 
@@ -76,6 +77,7 @@ def _wide_type(op: str, x: Array) -> str:
     return sum_type(x) if op == "Sum" or t in FLOATS else t
 
 
+@prepared
 def reduce(
     op: str,
     x: Array,
@@ -132,6 +134,7 @@ def _finish(op: str, parts: Array, out: Array) -> KernelCall:
     )
 
 
+@prepared
 def arg_reduce(
     op: str,
     x: Array,
