@@ -1,6 +1,6 @@
 """What programs send in layouts that split them, beside what theory says they must.
 
-    python -m bench.layouts                      # the table
+    python -m bench.layouts                      # the table, and those of `bench.schemes`
     python -m bench.layouts --before CHECKOUT    # with the bytes of another checkout of gdt
 
 Bytes are those that all devices together send. Each program runs as written: layouts of parameters
@@ -10,6 +10,7 @@ and of the batch decide everything, but where a row says that an activation is m
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -380,7 +381,12 @@ def main() -> None:
         cells.append([f"{f.bytes:,} in {f.collectives}" if f else "-" for f in columns])
     headings = ["program", *(["before"] if before else []), "now", "theory"]
     lines = [tables.Row([row.name, *c]) for row, c in zip(table, cells, strict=True)]
-    Console().print(tables.Table("Bytes in collectives", headings, lines))
+    console = Console()
+    console.print(tables.Table("Bytes in collectives", headings, lines))
+    if not before:
+        # Imported here, since another checkout of gdt may have no abstract devices.
+        schemes = importlib.import_module("bench.schemes")
+        console.print(schemes.table([*schemes.ROWS]))
 
 
 if __name__ == "__main__":

@@ -78,10 +78,13 @@ def tensor(mesh: gdt.Mesh) -> nn.LayoutMap:
     return nn.layout_maps.transformer(mesh)
 
 
+WHOLE = r"(table|blocks\.\d+\.(attention|down))/output"
+
+
 def whole(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Tensor parallel on a mesh of one axis, where activations are told to stay whole."""
     layouts = tensor(mesh)
-    layouts[r"(table|blocks\.\d+\.(attention|down))/output"] = [None, None, None]
+    layouts[WHOLE] = [None, None, None]
     return layouts
 
 
