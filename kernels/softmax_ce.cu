@@ -17,7 +17,8 @@
 // Whole rows: softmax_ce reads a row once where it fits shared memory (`cached`), else twice, and
 // writes it once. Classes split over devices: softmax_ce_parts writes (max, sum, logit of the
 // label, sum of logits) for the local classes [start, start + count); after an all-gather of the
-// parts, softmax_ce_merge combines them in order, and softmax_ce_gradient computes the gradient.
+// parts, softmax_ce_merge combines them in order, and softmax_ce_gradient computes the gradient
+// from the largest logit of a row and the sum of exponentials below it: lse = highest + log(sum).
 // start and count: (items), or null for 0 and `classes`.
 //
 // Launch: block (ROW_THREADS, ROWS_PER_BLOCK), grid (rows / ROWS_PER_BLOCK, items); ROW_THREADS =
@@ -211,13 +212,15 @@ __global__ void __launch_bounds__(MERGE_THREADS)
   loss[row] = labelled_loss(y, row_loss(lse[row], logit, whole.total, smoothing, total));
 }
 
-// lse: (items..., rows), of all classes; total: the number of all classes. Local classes past count
-// have gradient 0.
+// highest, sum: (items..., rows), of all classes; total: the number of all classes. Local classes
+// past count have gradient 0.
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
 __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
                                   RESIDENT / ROW_THREADS / ROWS_PER_BLOCK)
     softmax_ce_gradient(const T* logits, Strides logits_strides, const L* __restrict__ labels,
-                        Strides labels_strides, const A* __restrict__ lse, Strides lse_strides,
+                        Strides labels_strides, const A* __restrict__ highest,
+                        Strides highest_strides,
+                        const A* __restrict__ sum, Strides sum_strides,
                         const A* __restrict__ scale, Strides scale_strides, int scale_step,
                         const int* __restrict__ start, const int* __restrict__ count, T* gradient,
                         Axes axes, int rows, int classes, int total, A smoothing,
@@ -232,7 +235,8 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
   const A given = scale ? scale[offset(item, axes, scale_strides) + row * scale_step] : A(1);
   T* out = gradient + at * classes;
   write_gradient(x, out, valid, thread, ROW_THREADS, misalignment(x) == misalignment(out),
-                 lse[offset(item, axes, lse_strides) + row],
+                 highest[offset(item, axes, highest_strides) + row] +
+                     log(sum[offset(item, axes, sum_strides) + row]),
                  y == ignore || y < 0 || y >= total ? A(0) : given,
                  {y - (start ? start[item] : 0), smoothing / A(total), A(1) - smoothing});
   for (int i = valid + thread; i < classes; i += ROW_THREADS) out[i] = narrow<T>(A(0));

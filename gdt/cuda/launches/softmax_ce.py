@@ -196,7 +196,8 @@ def softmax_ce_merge(
 def softmax_ce_gradient(
     logits: Array,
     labels: Array,
-    lse: Array,
+    highest: Array,
+    sums: Array,
     gradient: Array,
     *,
     total: int,
@@ -207,13 +208,15 @@ def softmax_ce_gradient(
     smoothing: float = 0.0,
     ignore: int = -100,
 ) -> list[KernelCall]:
-    """Compute the gradient of the local classes from the log-sum-exp of all `total` classes.
+    """Compute the gradient of the local classes from statistics of all `total` classes.
 
-    The arguments are those of `softmax_ce` and `softmax_ce_parts`.
+    highest, sums: (lead..., rows), the largest logit of a row, and the sum of exponentials below
+    it; or the log-sum-exp, and 1. The other arguments are those of `softmax_ce` and
+    `softmax_ce_parts`.
     """
     rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce_gradient", logits, labels)
-    leading = Leading(mesh_ndim, logits, labels, lse, scale)
+    leading = Leading(mesh_ndim, logits, labels, highest, sums, scale)
     if 0 in (leading.items, rows, classes):
         return []
     return [
@@ -225,8 +228,10 @@ def softmax_ce_gradient(
             logits_strides=leading.strides(instance, logits),
             labels=labels,
             labels_strides=leading.strides(instance, labels),
-            lse=lse,
-            lse_strides=leading.strides(instance, lse),
+            highest=highest,
+            highest_strides=leading.strides(instance, highest),
+            sum=sums,
+            sum_strides=leading.strides(instance, sums),
             scale=scale,
             scale_strides=leading.strides(instance, scale),
             scale_step=int(scale is not None and scale.shape[-1] > 1),

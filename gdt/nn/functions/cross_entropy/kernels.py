@@ -44,8 +44,13 @@ def _labels(launcher: Launcher, labels: Block) -> Block:
     return _rows(launcher, labels, labels.ndim - launcher.mesh_ndim)
 
 
-def _wide(a: Block) -> Block:
-    return a.astype(np.float32) if a.dtype == np.float16 else a
+def _scale(launcher: Launcher, g: Block, dims: int) -> Block:
+    """(mesh axes..., rows) of cotangents, or (mesh axes..., 1) of those that are one number, as
+    they are of a mean."""
+    mesh_ndim = launcher.mesh_ndim
+    if not any(g.strides[mesh_ndim:]):
+        g = g[(..., *(slice(1),) * dims)]
+    return _rows(launcher, g.astype(np.float32) if g.dtype == np.float16 else g, dims)
 
 
 def _ignored(ignore_index: int | None) -> int:
@@ -228,17 +233,16 @@ def gradient_kernel(
 ) -> Block:
     """g * (softmax of the logits - labels as one-hot rows, smoothed)."""
     mesh_ndim, rows = launcher.mesh_ndim, g.ndim - launcher.mesh_ndim
-    with np.errstate(divide="ignore"):  # a row of -inf, whose gradient is NaN
-        lse = largest + launcher.xp.log(total)
-    over = _lead_shape(launcher, g, labels, logits, lse)
+    over = _lead_shape(launcher, g, labels, logits, largest, total)
     if logits.shape[:mesh_ndim] != over:
         raise launcher.refused(f"logits of {logits.shape} are broadcast to {over}")
     start, count = _classes_here(launcher, over, shards)
     gradient = launcher.empty(logits.shape, logits.dtype.name)
     launcher.run(
         launches.softmax_ce_gradient(
-            _logits(launcher, logits), _labels(launcher, labels), _rows(launcher, lse, rows),
-            _logits(launcher, gradient), scale=_rows(launcher, _wide(g), rows),
+            _logits(launcher, logits), _labels(launcher, labels),
+            _rows(launcher, largest, rows), _rows(launcher, total, rows),
+            _logits(launcher, gradient), scale=_scale(launcher, g, rows),
             total=shards.size["k"], start=start, count=count, mesh_ndim=mesh_ndim,
             smoothing=label_smoothing, ignore=_ignored(ignore_index),
         )
