@@ -222,12 +222,13 @@ class Bench:
         q, k, v, g = (self._normal(*case.shape, dtype=case.dtype) for _ in range(4))
         lse, products = (self._full(0, heads, positions) for _ in range(2))
         sight = launches.Sight(positions, positions, 1 / math.sqrt(features))
-        calls = launches.attention(q, k, v, self.xp.empty_like(q), lse, sight, mesh_ndim=1)
+        how: Any = {"mesh_ndim": 1, "arch": self.runner.arch}
+        calls = launches.attention(q, k, v, self.xp.empty_like(q), lse, sight, **how)
         if case.kernel == "attention":
             return calls
         gradients = self._full(0, *q.shape), self._full(0, *q.shape), self._full(0, *q.shape)
         return calls + launches.attention_gradients(
-            q, k, v, g, lse, products, gradients, sight, mesh_ndim=1
+            q, k, v, g, lse, products, gradients, sight, **how
         )
 
     def _batch_norm(self, case: Case) -> list[KernelCall]:
