@@ -1,0 +1,132 @@
+"""The PTX text of ptx.cuh, which the simulated machine does not see: what machine code it becomes.
+
+Each primitive is compiled in a kernel of its own. The facts fail for a text that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gdt.cuda import compiler, sources
+from gdt.cuda.nvrtc import nvrtc
+from tests.needs import need_nvrtc
+
+from .machine_code import ARCH
+from .test_compiled import disassembled
+
+PROBES = """#include "ptx.cuh"
+#define PROBE extern "C" __global__ void
+PROBE zero_fill(const uint4* x, int bytes, uint4* out) {
+  __shared__ uint4 tile[32];
+  ptx::copy_async_16(tile + threadIdx.x, x + threadIdx.x, bytes);
+  ptx::copy_async_commit(), ptx::copy_async_wait<0>(), __syncthreads();
+  out[threadIdx.x] = tile[threadIdx.x ^ 1];
+}
+PROBE tf32(const float* x, unsigned* out) { out[threadIdx.x] = ptx::to_tf32(x[threadIdx.x]); }
+PROBE half_pair(const float2* x, unsigned* out) {
+  out[threadIdx.x] = ptx::to_pair(x[threadIdx.x].x, x[threadIdx.x].y, half_t());
+}
+PROBE bfloat16_pair(const float2* x, unsigned* out) {
+  out[threadIdx.x] = ptx::to_pair(x[threadIdx.x].x, x[threadIdx.x].y, bfloat16_t());
+}
+PROBE power(const float* x, float* out) { out[threadIdx.x] = ptx::power_of_2(x[threadIdx.x]); }
+template <bool TRANSPOSED> __device__ void load_matrices(uint4* out, int at) {
+  __shared__ uint4 tile[64];
+  tile[threadIdx.x] = out[threadIdx.x], __syncthreads();
+  uint32_t r[4];
+  if (TRANSPOSED) ptx::load_matrix_x4_transposed(r, tile + at);
+  else ptx::load_matrix_x4(r, tile + at);
+  out[threadIdx.x] = make_uint4(r[0], r[1], r[2], r[3]);
+}
+PROBE matrices(uint4* out, int at) { load_matrices<false>(out, at); }
+PROBE transposed_matrices(uint4* out, int at) { load_matrices<true>(out, at); }
+template <typename T> __device__ void multiply(const uint4* a, const uint2* b, float4* d) {
+  const uint4 x = a[threadIdx.x];
+  const uint2 y = b[threadIdx.x];
+  const float4 z = d[threadIdx.x];
+  const uint32_t left[4] = {x.x, x.y, x.z, x.w};
+  float sums[4] = {z.x, z.y, z.z, z.w};
+  ptx::multiply(sums, left, y.x, y.y, T());
+  d[threadIdx.x] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+}
+PROBE half_product(const uint4* a, const uint2* b, float4* d) { multiply<half_t>(a, b, d); }
+PROBE bfloat16_product(const uint4* a, const uint2* b, float4* d) { multiply<bfloat16_t>(a, b, d); }
+PROBE tf32_product(const uint4* a, const uint2* b, float4* d) { multiply<float>(a, b, d); }
+PROBE barrier(int parity, int* out) {
+  __shared__ uint64_t barrier;
+  if (threadIdx.x == 0) ptx::barrier_init(&barrier, 32), ptx::barrier_init_fence();
+  __syncthreads();
+  ptx::barrier_arrive(&barrier), ptx::barrier_wait(&barrier, parity);
+  out[threadIdx.x] = 1;
+}
+"""
+PAIR = r"LDG\.E\.64 R(\d+),.*PACK_AB R\d+, R(\d+), R\1\b"
+MATRICES = r"LDSM\.16\.{}88\.4 (R\d+), .*STG\.E\.128 .*, \1 ;"
+# The operands of a product by the loads that they come from: the first and the last of 16 bytes.
+PRODUCT = (
+    r"(?=.*LDG\.E\.64 (R\d+),)(?=.*?LDG\.E\.128 (R\d+),)(?=.*LDG\.E\.128 (R\d+),)"
+    r".*{} (R\d+), \2, \1, \3 .*STG\.E\.128 .*, \4 ;"
+)
+FACTS = {  # by probe: what its machine code must match, in the order of instructions
+    # The bytes that are left out are the lowest bits of the address; a predicate tells of none.
+    "zero_fill": r"IADD3 \S+, -R(\d+)\S*, 0x10, .*LOP3\.LUT \S+ \S+ 0xf,"
+    r".*LDGSTS\.E\.BYPASS\.128\.ZFILL \[R\d+\], .*, P\d",
+    # Half of the last digit is added, but to no infinity or NaN, before the rest is cut off.
+    "tf32": r"\|R\d+\|, \+INF.*IADD.*LOP3\.LUT \S+ \S+ 0xffffe000",
+    "half_pair": PAIR.replace("PACK_AB", r"F2FP\.F16\.F32\.PACK_AB"),
+    "bfloat16_pair": PAIR.replace("PACK_AB", r"F2FP\.BF16\.F32\.PACK_AB"),
+    "power": r"^(?!.*FMUL).*LDG\.E (R\d+),.*MUFU\.EX2 R\d+, \1 ;",
+    "matrices": MATRICES.format("M"),
+    "transposed_matrices": MATRICES.format("MT"),
+    "half_product": PRODUCT.format(r"HMMA\.16816\.F32"),
+    "bfloat16_product": PRODUCT.format(r"HMMA\.16816\.F32\.BF16"),
+    "tf32_product": PRODUCT.format(r"HMMA\.1688\.F32\.TF32"),
+    # Barriers are seen by copies after a fence of their own, and a wait tries again.
+    "barrier": r"SYNCS\.EXCH.*MEMBAR.*FENCE\.VIEW\.ASYNC.*SYNCS\.ARRIVE"
+    r".*(\.L_x_\d+):[^:]*TRYWAIT (P\d), .*@!\2 BRA `\(\1\) ;",
+}
+PLANTED = [  # a probe, and the text that is wrong
+    ("zero_fill", ", 16, %2;", ", 16;"),
+    ("tf32", "cvt.rna.tf32.f32", "mov.b32"),
+    ("half_pair", "cvt.rn.f16x2.f32 %0, %1, %2;", "cvt.rn.f16x2.f32 %0, %2, %1;"),
+    ("bfloat16_pair", "cvt.rn.bf16x2.f32 %0, %1, %2;", "cvt.rn.bf16x2.f32 %0, %2, %1;"),
+    ("power", "ex2.approx.ftz.f32", "ex2.approx.f32"),
+    ("matrices", "m8n8.x4.shared.b16 {%0,%1,%2,%3}", "m8n8.x4.shared.b16 {%1,%0,%2,%3}"),
+    ("transposed_matrices", "x4.trans.shared.b16", "x4.shared.b16"),
+    ("half_product", "{%8,%9}, {%0", "{%9,%8}, {%0"),
+    ("bfloat16_product", "{%4,%5,%6,%7}", "{%4,%6,%5,%7}"),
+    ("tf32_product", "{%4,%5,%6,%7}", "{%5,%4,%6,%7}"),
+    ("barrier", "@!over bra AGAIN_%=;", ""),
+    ("barrier", "fence.proxy.async.shared::cta;", ""),
+]
+
+
+def machine_code(header: str) -> dict[str, str]:
+    """The instructions of each probe, in one line."""
+    options = [f"-arch={ARCH}", *compiler.BASE_OPTIONS]
+    code, _, log = nvrtc().compile("probes.cu", PROBES, {"ptx.cuh": header}, options, [])
+    texts = disassembled(compiler.Cubin(code, {}, log))
+    return {
+        name: " ".join(re.sub(r"/\*[0-9a-fx]+\*/", "", text).split())
+        for name, text in texts.items()
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed_nvrtc() -> None:
+    need_nvrtc()
+
+
+def test_each_primitive_is_the_machine_code_that_it_stands_for() -> None:
+    codes = machine_code(sources.read_source("ptx.cuh"))
+    for probe, fact in FACTS.items():
+        assert re.search(fact, codes[probe]), f"{probe}: {codes[probe]}"
+
+
+@pytest.mark.parametrize(("probe", "right", "wrong"), PLANTED)
+def test_a_wrong_text_is_found(probe: str, right: str, wrong: str) -> None:
+    header = sources.read_source("ptx.cuh")
+    assert right in header
+    assert not re.search(FACTS[probe], machine_code(header.replace(right, wrong))[probe])
