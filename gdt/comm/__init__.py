@@ -21,15 +21,16 @@ are the gradients of a step with its loss and metrics. A resolved value is store
 a second use sends nothing. How an all-reduce is carried out the mesh says (`all_reduce`). On GPUs
 packing, NCCL and unpacking run on the communication stream.
 
-**Processes on hosts.** Every two processes are connected by a socket (`rendezvous`), also where
-data goes through MPI or NCCL: a socket that closes without a goodbye tells the others that a
-process has died, which MPI does not. A host that loses its power or network is noticed after
-9 seconds of silence (TCP's keep-alive). A process that is silent for the time-out given to
-`initialize`, or that says goodbye with an error, ends the others as well. Reductions are computed
-from messages in coordinate order, and not by MPI: its max and min lose NaN, it has no float16, and
-its order of sums is its own. So the bits do not depend on how many processes hold the blocks. Small
-facts (shapes for `pack`, shown elements, numbers of checkpoints) travel by `Messages.gather`, as
-JSON: nothing that comes from a socket is unpickled.
+**Processes on hosts.** All meet at process 0 (`rendezvous`), whose `coordinator` keeps a socket to
+each, also where data goes through MPI or NCCL: one that closes without a goodbye is that of a
+process that has died, which MPI does not tell, and the coordinator tells all others. A host that
+loses its power or network is noticed after 9 seconds of silence (TCP's keep-alive). A process that
+is silent for the time-out given to `initialize`, or says goodbye with an error, ends the others as
+well. Two processes open a socket when they first exchange data. Reductions are computed from
+messages in coordinate order, and not by MPI: its max and min lose NaN, it has no float16, and its
+order of sums is its own. So the bits do not depend on how many processes hold the blocks. Small
+facts (shapes for `pack`, shown elements, numbers of checkpoints) travel along a tree, by
+`Messages.gather` and `decide`, as JSON: nothing that comes from a socket is unpickled.
 
 **Processes agree, or stop.** All processes run the same program, and each keeps its own part of
 every array, so a difference need not show in the data. Each process therefore notes what it does on
@@ -38,10 +39,10 @@ numbers; which ops have made what a collective reduces; every array that is made
 contents that come from the host or from a mesh of the process's own; every draw of random numbers;
 every step of an optimizer with its numbers and the names of its parameters. A message carries the
 number and the description of its step, and the number and one running checksum of the notes. Where
-they differ, every process sends its newest notes to the others, and raises an error that names the
-first note that differs, with both sides' calls and lines. Between GPUs data carries no description,
-so the checksums travel through the sockets, at every fetch and after every 16th collective, and
-nobody waits for them.
+they differ, both processes send each other their newest notes, and all raise an error that names
+the first note that differs, with both sides' calls and lines. Between GPUs data carries no
+description, so the checksums travel through the sockets of the tree, at every fetch and after every
+16th collective, and nobody waits for them.
 
 A note is made where a plan runs, so that a recorded program makes the notes of the step that it
 replays: processes may record and replay at different times. Which arrays its ops were given, a

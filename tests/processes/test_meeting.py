@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import sys
 import threading
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -393,3 +396,25 @@ def test_an_address_of_another_program_is_named(
         assert time.monotonic() - began < 10.0
         is_over.set()
         thread.join()
+
+
+def test_processes_meet_beyond_1024_open_files() -> None:
+    """As process 0 of a thousand, whose sockets `select.select` does not take."""
+    rendezvous._allow_descriptors(1500)
+    with ExitStack() as stack:
+        for _ in range(1100):
+            stack.enter_context(Path(os.devnull).open())
+        ends = threads.connected(3)
+        assert all(s.socket.fileno() > 1100 for e in ends for s in e._streams())
+        assert together(*(lambda e=e: e.gather(e.index, "v") for e in ends)) == [[0, 1, 2]] * 3
+        together(*(e.close for e in ends))
+
+
+def test_too_few_open_files_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero, one = threads.connected(2)
+    opened = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    monkeypatch.setattr("gdt.comm.messages.socket.socket", opened)
+    with pytest.raises(DistributedError, match=r"a socket cannot be opened .*Too many open files"):
+        zero.exchange({1: []}, (), "v")
+    monkeypatch.undo()
+    together(zero.close, one.close)
