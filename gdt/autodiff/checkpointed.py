@@ -78,7 +78,7 @@ class Checkpointed(Stateful):
         outs: list[DistributedArray] = []
         returned = mapped(lambda leaf: _own(leaf, outs), out)
         del out  # what the function has made and returned is nothing that it reads
-        read = tuple(_alive(watch.read))
+        read = _without_resolved(_alive(watch.read))
         segment = _Segment(self, args, kwargs, watch, len(read))
         for tape in tapes:
             tape.on_op(segment, read, {}, tuple(outs))
@@ -267,6 +267,13 @@ def calls_checkpointed() -> bool:
 def _alive(references: dict[int, weakref.ref[DistributedArray]]) -> list[DistributedArray]:
     """Return the arrays that somebody holds."""
     return [x for reference in references.values() if (x := reference()) is not None]
+
+
+def _without_resolved(arrays: Sequence[DistributedArray]) -> tuple[DistributedArray, ...]:
+    """Return arrays without the resolved values of others among them, whose cotangents are part of
+    the cotangents of those."""
+    resolved = {id(x._resolved) for x in arrays}
+    return tuple([x for x in arrays if id(x) not in resolved])
 
 
 def _own(leaf: Any, outs: list[DistributedArray]) -> Any:

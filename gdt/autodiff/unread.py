@@ -15,6 +15,7 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.array.deferred import DeferredBlocks
 from gdt.backend.numpy import ONE_REFERENCE
+from gdt.engine.differentiable import Differentiable
 from gdt.errors import GradientError, error
 from gdt.sharding.dtypes import INEXACT
 
@@ -83,7 +84,7 @@ class UnreadArrays:
         """
         read, entries = _read(op, args), self.entries
         self._take_up_resolved()
-        if read is not None:
+        if read is not None and isinstance(op, Differentiable):  # others may read parts as well
             args = tuple([self._to_read(x) if n in read else x for n, x in enumerate(args)])
         for position, x in enumerate(args):
             if (entry := entries.get(id(x))) is None:

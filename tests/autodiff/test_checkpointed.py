@@ -105,6 +105,33 @@ def test_arrays_that_a_module_around_has_gathered_are_used_again(rng, mesh, func
         np.testing.assert_allclose(w, e, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("size", [8, 128])  # small, and so large that a tape frees what is unread
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_partial_sums_that_a_checkpointed_layer_reads_twice(rng, blocks, size) -> None:
+    """A layer normalises a partial sum, which takes its value, and adds to its parts."""
+    mesh = gdt.create_mesh([("model", 4)], blocks=blocks)
+    draw = lambda *specs: gdt.asarray(
+        rng.normal(size=(size,) * len(specs)).astype(np.float32), layout=gdt.Layout(specs, mesh)
+    )
+    pairs = [(draw(None, "model"), draw("model", None)) for _ in range(3)]
+    x, bias = draw(None, None), draw(None)
+
+    def layer(x, up, down):
+        return x + (gdt.relu(gdt.layer_norm(x) @ up) @ down + bias)
+
+    def gradients(wrap):
+        def loss(pairs):
+            y = x
+            for up, down in pairs:
+                y = wrap(layer)(y, up, down)
+            return gdt.sum(y)
+
+        return [g.numpy() for pair in gdt.grad(loss)(pairs) for g in pair]
+
+    for got, want in zip(gradients(gdt.checkpointed), gradients(lambda f: f), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * abs(want).max())
+
+
 @pytest.mark.parametrize("mesh", MESHES)
 def test_an_array_that_passes_through_unread_has_its_gradient(rng, mesh) -> None:
     x, h = inputs(mesh, rng), inputs(mesh, rng)
