@@ -1066,6 +1066,21 @@ def in_any_order(prefix: str) -> dict[str, list[float]]:
     return {prefix + n: weights[n].tolist() for n in "abc"}
 
 
+def peaks() -> dict[str, list[int]]:
+    """The most bytes that a GPT's step takes beside its state, by scheme: of this process, and of
+    an abstract device."""
+    abstract = importlib.import_module("tests.backend.test_abstract")
+    found, count = {}, gdt.distributed.process_count()
+    for scheme in abstract.parallel_gpt.SCHEMES:
+        if scheme.name in ("data", "FSDP", "FSDP, checkpointed blocks", "tensor", "sequence"):
+            ((axis, _),) = scheme.dims
+            own = scheme._replace(dims=[(axis, count)])
+            with abstract.pytest.MonkeyPatch.context() as patch, abstract.no_recycled_memory():
+                abstract.sized(patch)
+                found[scheme.name] = [abstract.taken(own, kind) for kind in ("CPU", "abstract")]
+    return found
+
+
 def several(calls: str) -> dict[str, Any]:
     """The results of several programs, of which the arguments are given as JSON."""
     named = json.loads(calls).items()
