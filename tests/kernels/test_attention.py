@@ -103,14 +103,18 @@ def check_attention(
     causal: bool,
     mask: str,
     dropout: float,
-    place: str,
+    place: str | tuple[int, int],
     execute: Execute,
 ) -> None:
-    """Compare a tile of queries and a tile of keys of each item, somewhere in longer sequences."""
+    """Compare a tile of queries and a tile of keys of each item, somewhere in longer sequences.
+
+    place: a word, or the positions of the first query and of the first key.
+    """
     rng = np.random.default_rng(0)
     q_heads, k_heads = HEADS[leading]
     (e, f), heads = features, math.prod(q_heads)
-    first = {"whole": (0, 0), "tile": (70, 40), "padding": (3, 2)}[place]
+    places = {"whole": (0, 0), "tile": (70, 40), "padding": (3, 2)}
+    first = places[place] if isinstance(place, str) else place
     missing = (1, 3) if place == "padding" else (0, 0)
     totals = [
         max(a + n - gone, 1) for a, n, gone in zip(first, (queries, keys), missing, strict=True)
@@ -186,6 +190,23 @@ def test_results_and_gradients_in_full(dtype: str) -> None:
     fewer = {"dtype": [dtype], "queries": [65], "keys": [70, 130], "order": ["random"]}
     for case in every(**(OPTIONS | fewer)):
         run_case(check_attention, case)
+
+
+LAST_OF_TILE = {14, 30, 62}  # offsets with which a tile ends one key past what a query sees
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        pytest.param(n, marks=() if n in LAST_OF_TILE else pytest.mark.kernels_full)
+        for n in range(64)
+    ],
+)
+def test_causal_tiles_end_with_the_last_key_that_a_query_sees(offset: int) -> None:
+    for dtype in ("float32", "float16"):
+        check_attention(
+            dtype, 70, 130, (8, 8), "none", True, "none", 0.0, (offset, 0), Execute("random")
+        )
 
 
 @pytest.mark.kernels_full
