@@ -238,6 +238,16 @@ def test_label_out_of_range_sets_the_flag_and_reads_nothing(label: int, noted: i
     assert not gradient[[2, 4, 6]].any()
 
 
+def test_two_labels_out_of_range_do_not_race_for_the_flag() -> None:
+    logits, labels = np.zeros((9, 3), np.float32), np.zeros(9, np.int32)
+    labels[[1, 8]] = 3, 4  # in different blocks
+    loss, lse = (garbage((9,), logits.dtype) for _ in range(2))
+    flag = np.full(1, 2**64 - 1, np.uint64)
+    execute = Execute("reverse", sanitizer="thread")
+    execute(launches.softmax_ce(logits, labels, loss, lse, None, flag))
+    assert divmod(int(flag[0]), 2**32) == (1, 3)
+
+
 def test_infinite_and_nan_logits_give_what_numpy_gives() -> None:
     inf, nan = np.inf, np.nan
     logits = np.array(
