@@ -58,7 +58,13 @@ def cnn(mesh: Mesh, model: str | None = "model", data: str | None = None) -> Lay
 
 @checked
 def transformer(
-    mesh: Mesh, model: str | None = "model", data: str | None = None, *, sequence: bool = False
+    mesh: Mesh,
+    model: str | None = "model",
+    data: str | None = None,
+    *,
+    sequence: bool = False,
+    stage: str | None = None,
+    expert: str | None = None,
 ) -> LayoutMap:
     """Return a map for transformers: heads, the hidden features of dense layers and the vocabulary
     are split (tensor parallel).
@@ -67,7 +73,9 @@ def transformer(
     `gate`, and `down`; the table of the vocabulary `table` or `tokens`. sequence: whether the
     positions are split over `model` between attention and dense layers (sequence parallel); the
     attention is then an attribute `attention`, and the name of a normalisation begins with `norm`
-    or ends with it.
+    or ends with it. stage: the mesh axis over which the blocks of a `gdt.nn.Pipelined` are split.
+    expert: the mesh axis over which the experts of `gdt.nn.MoE` layers are split, such as that of
+    the rows of batches.
 
     Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022, "Reducing Activation
     Recomputation in Large Transformer Models".
@@ -78,27 +86,45 @@ def transformer(
     >>> attention.query_weight.layout.sharding_specs, attention.output_weight.layout.sharding_specs
     (['unsharded', 'model'], ['model', 'unsharded'])
     """
-    if model is None:
-        return _layout_map(mesh, {}, data)
     columns, rows = r"(.*\.)?(query_|key_|value_|up\.|gate\.)", r"(.*\.)?(output_|down\.)"
-    split: dict[str, list[Any]] = {
-        f"{columns}weight": [None, model],
-        f"{columns}bias": [model],
-        rf"{rows}weight|(.*\.)?(table|tokens)\.weight": [model, None],
-    }
-    layouts = _layout_map(mesh, split, data)
-    if sequence:
+    split: dict[str, list[Any]] = {}
+    if model is not None:
+        split = {
+            f"{columns}weight": [None, model],
+            f"{columns}bias": [model],
+            rf"{rows}weight|(.*\.)?(table|tokens)\.weight": [model, None],
+        }
+    if model is not None or expert is not None:
+        split |= {
+            r"(.*\.)?up_weight": [expert, None, model],
+            r"(.*\.)?up_bias": [expert, model],
+            r"(.*\.)?down_weight": [expert, model, None],
+            r"(.*\.)?down_bias": [expert, None],
+        }
+    layouts = _layout_map(mesh, split, data, stage)
+    if sequence and model is not None:
         layouts[r"(.*\.)?(table|tokens|attention|down)/output"] = [MATCH, model, None]
         layouts[r"(.*\.)?(norm\w*|\w*norm)/output"] = [MATCH, None, None]
     return layouts
 
 
-def _layout_map(mesh: Mesh, split: Mapping[str, list[Any]], data: str | None) -> LayoutMap:
+def _layout_map(
+    mesh: Mesh, split: Mapping[str, list[Any]], data: str | None, stage: str | None = None
+) -> LayoutMap:
     """Return a map of sharding specs by pattern; data: the mesh axis over which all arrays are kept
-    split, or None."""
+    split, or None; stage: the one over which the arrays of a pipeline are split too."""
     layouts = LayoutMap(mesh, allow_unmatched=True)
+    if stage is not None:
+        block = r"(.*\.)?block\."
+        others = "".join(f"(?!{pattern})" for pattern in split)
+        split = {
+            **{f"{block}(?:{pattern})": [stage, *specs] for pattern, specs in split.items()},
+            f"{block}{others}": [stage, ...],
+            **{f"(?!{block})(?:{pattern})": specs for pattern, specs in split.items()},
+        }
     for pattern, specs in split.items():
-        layouts[pattern] = specs if data is None else Sharded(kept=data, used=specs)
+        is_kept_so = data is None or data in specs
+        layouts[pattern] = specs if is_kept_so else Sharded(kept=data, used=specs)
     if data is not None:
         others = "".join(f"(?!{pattern})" for pattern in split)
         layouts[f"{others}.*"] = Sharded(kept=data)

@@ -51,6 +51,11 @@ class Routing(NamedTuple):
     balance: the loss that is least, 1, where experts are asked equally often; see `gdt.nn.MoE`.
     dropped: how many times a token found no place at an expert that it has asked.
     asked: (..., experts), how often each expert was asked.
+
+    >>> layer = gdt.nn.MoE(2, hidden_size=4, top_k=1, capacity=None, size=3, key=0)
+    >>> y, routing = layer(gdt.ones((5, 3), "float32"), routing=True)
+    >>> int(routing.dropped), int(gdt.sum(routing.asked))
+    (0, 5)
     """
 
     balance: DistributedArray

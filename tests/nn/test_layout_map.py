@@ -6,12 +6,14 @@ import contextlib
 import copy
 import itertools
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gdt
+from gdt import nn
 from gdt.errors import LayoutError
 
 MESHES = [gdt.create_mesh([("data", 4)], blocks=blocks) for blocks in (1, 4)]
@@ -580,3 +582,43 @@ def test_who_writes_to_a_key_changes_no_array_that_was_drawn_with_it() -> None:
     key[...] = gdt.random.key(6)
     np.testing.assert_array_equal(dense.weight.numpy(), gdt.nn.Dense(4, 4, key=7).weight.numpy())
     assert gdt.random.key(7).numpy() != key.numpy()
+
+
+def test_a_map_of_stages_and_experts_splits_what_belongs_to_them() -> None:
+    mesh = gdt.create_mesh([("stage", 2), ("data", 2), ("model", 2)])
+
+    class Block(nn.Module):
+        def __init__(self, key: int) -> None:
+            self.attention = nn.MultiHeadAttention(2, 4, key=key)
+            self.experts = nn.MoE(2, 8, size=4, key=key)
+            self.up, self.norm = nn.Dense(4, 4, key=key), nn.LayerNorm(4)
+
+        def __call__(self, x):
+            return self.up(self.norm(self.experts(x + self.attention(x))))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.table = nn.Embedding(8, 4)
+            self.pipeline = nn.Pipelined([Block(n) for n in range(2)], "stage", 2)
+
+        def __call__(self, ids):
+            return self.table.logits(self.pipeline(self.table(ids)))
+
+    for data in (None, "data"):
+        with warnings.catch_warnings(), gdt.default_mesh(mesh):
+            warnings.simplefilter("error")
+            layouts = nn.layout_maps.transformer(mesh, data=data, stage="stage", expert="data")
+            net = layouts.apply(Net())
+        specs = {name: w.layout.sharding_specs for name, w in net.parameters().items()}
+        block = "pipeline.block."
+        assert specs[f"{block}experts.up_weight"] == ["stage", "data", "unsharded", "model"]
+        assert specs[f"{block}experts.up_bias"] == ["stage", "data", "model"]
+        assert specs[f"{block}experts.down_weight"] == ["stage", "data", "model", "unsharded"]
+        kept = "unsharded" if data is None else "data"
+        assert specs[f"{block}attention.query_weight"] == ["stage", kept, "model"]
+        assert specs[f"{block}attention.output_bias"] == ["stage", kept]
+        assert specs[f"{block}norm.scale"] == ["stage", kept]
+        whole = ("model", "unsharded") if data is None else (("model", "data"), "unsharded")
+        assert tuple(specs["table.weight"]) == whole
+        ids = gdt.asarray(np.arange(32).reshape(8, 4) % 8, layout=gdt.Layout(["data", None], mesh))
+        assert net(ids).shape == (8, 4, 8)

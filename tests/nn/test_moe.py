@@ -110,6 +110,51 @@ def test_it_is_a_loop_over_tokens(dims, rows, expert, model, top_k, capacity, ap
         np.testing.assert_allclose(g, e, atol=1e-11)
 
 
+@functools.cache
+def trained(dims, rows, expert, model, steps=100):
+    """Return the losses of a training of two layers, each beside its input, with balance."""
+    mesh = gdt.create_mesh([*dims])
+    layers = [layer_on(mesh, expert, model) for _ in range(2)]
+    optimizer = gdt.optim.Adam(1e-2)
+    x = gdt.asarray(tokens(np.random.default_rng(2)), layout=gdt.Layout([*rows], mesh))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.layers = layers
+
+        def __call__(self, x):
+            balance = 0.0
+            for layer in self.layers:
+                y, routing = layer(x, routing=True)
+                x, balance = x + y, balance + gdt.mean(routing.balance)
+            return x, balance
+
+    net = Net()
+    optimizer.init(net)
+
+    @gdt.function
+    def step(x):
+        def loss(net):
+            y, balance = net(x)
+            return gdt.mean((y - 1) ** 2) + 0.01 * balance
+
+        value, gradients = gdt.value_and_grad(loss)(net)
+        optimizer.update(net, gradients)
+        return value
+
+    return [float(step(x)) for _ in range(steps)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "rows", "expert", "model"), [LAYOUTS[n] for n in (1, 2, 3, 5, 6)], ids=str
+)
+def test_a_hundred_steps_are_those_of_one_device(dims, rows, expert, model) -> None:
+    expected = trained((("one", 1),), (None, None, None), None, None)
+    losses = trained(tuple(dims), tuple(rows), expert, model)
+    np.testing.assert_allclose(losses, expected, rtol=1e-9)
+    assert losses[-1] < 0.5 * losses[0]
+
+
 @pytest.mark.parametrize("is_source", [False, True])
 def test_tokens_are_sent_by_three_exchanges_or_four(rng, is_source) -> None:
     """There and back, and the cotangents of the results; those of tokens, if x has a gradient."""
