@@ -24,6 +24,7 @@ from examples import (
     keras_tutorial,
     mirrored_strategy,
     mnist,
+    pipelined_moe,
     spatial_cnn,
 )
 from examples.reporting import Run, console, table
@@ -278,6 +279,14 @@ def test_a_gpt_learns_the_same_under_every_scheme(monkeypatch: pytest.MonkeyPatc
     model, history = gpt.train("data", data, 100)
     assert history["val_loss"][-1] < 2.6
     assert gpt.write(model, "this ", 10).startswith("this ")
+
+
+def test_pipelines_and_experts_learn_the_same_under_every_scheme() -> None:
+    expected = pipelined_moe.train("one device", 60)
+    assert expected[-1] < 0.75 * expected[0]
+    for name in pipelined_moe.SCHEMES:
+        losses = pipelined_moe.train(name, 5)
+        np.testing.assert_allclose(losses, expected[:5], rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.networks_full
