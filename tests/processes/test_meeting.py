@@ -401,9 +401,9 @@ def test_an_address_of_another_program_is_named(
 def test_processes_meet_beyond_1024_open_files() -> None:
     """As process 0 of a thousand, whose sockets `select.select` does not take."""
     rendezvous._allow_descriptors(1500)
-    with ExitStack() as stack:
+    with ExitStack() as stack, Path(os.devnull).open() as file:
         for _ in range(1100):
-            stack.enter_context(Path(os.devnull).open())
+            stack.callback(os.close, os.dup(file.fileno()))
         ends = threads.connected(3)
         assert all(s.socket.fileno() > 1100 for e in ends for s in e._streams())
         assert together(*(lambda e=e: e.gather(e.index, "v") for e in ends)) == [[0, 1, 2]] * 3
