@@ -94,28 +94,20 @@ class FlatMove:
         """The bytes that all devices together send."""
         shards = math.prod(self.mesh.sizes[a] for a in self.axes)
         copies = self.want.dtype.itemsize * (self.mesh.size // shards)
-        types = list(zip((self.have, self.want), self.dims, strict=True))
-        if all(math.prod(t.shape[:d]) == 1 for t, d in types):  # every shard is one interval
-            bounds = []
-            for t, d in types:
-                low = np.minimum(np.arange(shards) * t.local_shape[d], t.shape[d])
-                high, row = (
-                    np.minimum(low + t.local_shape[d], t.shape[d]),
-                    math.prod(t.shape[d + 1 :]),
-                )
-                bounds.append((low * row, high * row))
-            (low, high), (want_low, want_high) = bounds
-            shared = np.maximum(np.minimum(high, want_high) - np.maximum(low, want_low), 0)
-            return int((want_high - want_low - shared).sum()) * copies
-        lacking = 0
-        for shard in range(shards):
-            have, want = (
-                list(_runs(t, d, t.extent(d, shard)))
-                for t, d in zip((self.have, self.want), self.dims, strict=True)
-            )
-            present = sum(n for _, _, n in _shared(have, want))
-            lacking += sum(run.length for run in want) - present
-        return lacking * copies
+        (have, have_every), (want, want_every) = [
+            _intervals(t, d, shards) for t, d in zip((self.have, self.want), self.dims, strict=True)
+        ]
+        size, shared = math.prod(self.want.shape), 0
+        if not size:
+            return 0
+        for n in range(size // have_every):
+            low, high = have + n * have_every
+            # The intervals of the other type that may overlap with those.
+            for k in range(n * have_every // want_every, -(-(n + 1) * have_every // want_every)):
+                want_low, want_high = want + k * want_every
+                both = np.minimum(high, want_high) - np.maximum(low, want_low)
+                shared += int(np.maximum(both, 0).sum())
+        return (size - shared) * copies
 
     def _parts(self, array_type: ArrayType, dim: int, number: int) -> list[Run]:
         return list(_runs(array_type, dim, part_of(array_type, dim, number)))
@@ -177,6 +169,14 @@ class FlatMove:
             for target, other in enumerate(rest):
                 if one == other:
                     yield source, target
+
+
+def _intervals(array_type: ArrayType, dim: int, shards: int) -> tuple[np.ndarray, int]:
+    """Return where the first interval of every shard of axis `dim` begins and ends in the flattened
+    array, (2, shards), and how far apart the intervals of a shard are."""
+    size, row = array_type.shape[dim], math.prod(array_type.shape[dim + 1 :])
+    bounds = np.minimum(np.arange(shards + 1) * array_type.local_shape[dim], size)
+    return np.stack([bounds[:-1], bounds[1:]]) * row, size * row
 
 
 def _runs(array_type: ArrayType, dim: int, part: tuple[int, int]) -> Iterator[Run]:
