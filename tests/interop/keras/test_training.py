@@ -257,6 +257,27 @@ def test_arrays_that_layers_keep_and_take_are_read_by_recorded_steps() -> None:
     assert count_programs(model) == 1
 
 
+def test_arrays_that_regularizers_and_losses_keep_are_read_by_recorded_steps() -> None:
+    class Weighted(keras.losses.Loss):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = ops.arange(1.0, 4.0)
+
+        def call(self, y: Any, y_pred: Any) -> Any:
+            return ops.sum(self.weights * (y - y_pred) ** 2, axis=-1)
+
+    dense = layers.Dense(3, activity_regularizer=keras.regularizers.L1(0.1))
+    model = keras.Sequential([keras.Input((6,)), dense])
+    loss = Weighted()
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    losses = [model.train_on_batch(X, Y) for _ in range(4)]
+    expected = np.sum([1, 2, 3] * (Y - model.predict(X, verbose=0)) ** 2, -1).mean()
+    expected += 0.1 * np.abs(model.predict(X, verbose=0)).sum() / len(X)
+    assert losses == [pytest.approx(expected, rel=1e-5)] * 4 and count_programs(model) == 1
+    loss.weights = loss.weights * 2
+    assert model.train_on_batch(X, Y) > losses[0]
+
+
 def test_draws_of_no_seed_go_on_in_recorded_steps() -> None:
     class Noisy(layers.Layer):
         def call(self, x: Any) -> Any:

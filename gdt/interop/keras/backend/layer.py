@@ -7,9 +7,14 @@ from typing import Any
 
 from keras.src import tree
 from keras.src.backend.common import KerasVariable
+from keras.src.constraints import Constraint
+from keras.src.losses import Loss
+from keras.src.regularizers import Regularizer
 
 from gdt.array.array import DistributedArray
 from gdt.interop.keras.backend.distribution_lib import Told, places
+
+PARTS = (Regularizer, Constraint, Loss)  # of layers and models, which may keep arrays
 
 
 class NumpyLayer:
@@ -37,6 +42,7 @@ def _kept_variables(layer: Any) -> Iterator[KerasVariable]:
 def _arrays(layer: Any) -> Iterator[Told]:
     attributes = {name: v for name, v in vars(layer).items() if name != "_losses"}
     owners: list[Any] = [v for v in attributes.values() if isinstance(v, dict | list | tuple)]
+    owners += [vars(v) for v in attributes.values() if isinstance(v, PARTS)]
     for operation in getattr(layer, "_operations", ()):  # of a functional model
         for node in operation._inbound_nodes:
             owners.append(tree.flatten((node.arguments.args, node.arguments.kwargs)))
