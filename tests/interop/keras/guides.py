@@ -1,10 +1,11 @@
-"""Programs of three of Keras' guides, small: on gdt in layouts, and on JAX.
+"""Programs of Keras' guides and of tutorials, small: on gdt in layouts, and on JAX.
 
     python -m tests.interop.keras.guides --jax PYTHON [--steps 100]
 
 The functional API with several outputs and shared layers, a GAN with a training step of its own,
-and the classification of texts by a transformer. Every program starts from the same weights, which
-NumPy draws, and sees the same batches; `LAYOUTS` spreads it over devices. The script runs each on
+and the classification of texts by a transformer; `tutorials` has more. Every program starts from
+the same weights, which NumPy draws, and sees the same batches; `LAYOUTS` spreads it over devices.
+The script runs each on
 gdt in all layouts, and on JAX by PYTHON, an interpreter with keras and jax; it prints the largest
 difference of losses, and writes those of JAX to guides_jax.json, beside which the tests hold gdt's.
 """
@@ -27,64 +28,11 @@ if os.environ.get("KERAS_BACKEND") != "jax":
 import keras
 from keras import layers, ops
 
+from tests.interop.keras.layouts import LAYOUTS, redraw, transformations
+from tests.interop.keras.tutorials import TUTORIALS
+
 STORED = Path(__file__).with_name("guides_jax.json")
 Losses = list[float]
-
-
-# ---------------------------------------------------------------- weights and layouts
-
-
-def redraw(model: Any, seed: int = 0) -> None:
-    """Give a model weights that NumPy draws, in the order of `model.weights`."""
-    rng = np.random.default_rng(seed)
-    values = []
-    for weight in model.weights:
-        scale = (1 / max(1, np.prod(weight.shape[:-1]))) ** 0.5 if len(weight.shape) > 1 else 0.0
-        drawn = rng.normal(0, 1, weight.shape).astype("float32") * np.float32(scale)
-        is_drawn = len(weight.shape) > 1
-        values.append(drawn if is_drawn else np.asarray(keras.ops.convert_to_numpy(weight)))
-    model.set_weights(values)
-
-
-def device_mesh(*sizes: int) -> Any:
-    names = [f"cpu:{i}" for i in range(np.prod(sizes))]
-    return keras.distribution.DeviceMesh(sizes, ["batch", "model"][: len(sizes)], names)
-
-
-def parallel(rows: int, columns: int, layouts: dict[str, tuple[str | None, ...]]) -> Any:
-    """Return ModelParallel over a mesh of `rows` devices for batches and `columns` for models."""
-    layout_map = keras.distribution.LayoutMap(device_mesh(rows, columns))
-    for path, axes in layouts.items():
-        layout_map[path] = axes
-    return keras.distribution.ModelParallel(
-        layout_map=layout_map, batch_dim_name="batch", auto_shard_dataset=False
-    )
-
-
-def data_parallel(count: int) -> Any:
-    return keras.distribution.DataParallel(device_mesh=device_mesh(count), auto_shard_dataset=False)
-
-
-COLUMNS = {
-    ".*(dense|wide).*/kernel": (None, "model"),
-    ".*(dense|wide).*/bias": ("model",),
-    ".*(query|key|value)/kernel": (None, "model", None),
-    ".*(query|key|value)/bias": ("model", None),
-    ".*attention_output/kernel": ("model", None, None),
-    ".*narrow/kernel": ("model", None),
-    ".*lstm.*/kernel": (None, "model"),
-}
-ROWS = {
-    ".*(dense|wide|narrow).*/kernel": ("model", None),
-    ".*embedding.*/embeddings": (None, "model"),
-}
-LAYOUTS: dict[str, Callable[[], Any]] = {
-    "one": lambda: None,
-    "data 8": lambda: data_parallel(8),
-    "data 3": lambda: data_parallel(3),
-    "data 2, model 4": lambda: parallel(2, 4, COLUMNS),
-    "data 4, model 2, rows": lambda: parallel(4, 2, ROWS),
-}
 
 
 # ---------------------------------------------------------------- functional API
@@ -238,15 +186,6 @@ def gan(steps: int) -> Losses:
     return losses
 
 
-def transformations() -> tuple[Any, Any]:
-    """Return what gives gradients, and what records or compiles a step."""
-    if keras.backend.backend() == "jax":
-        import jax  # noqa: PLC0415
-
-        return jax.value_and_grad, jax.jit
-    return gdt.value_and_grad, gdt.function
-
-
 # ---------------------------------------------------------------- transformer
 
 
@@ -314,7 +253,8 @@ def transformer(steps: int) -> Losses:
     return losses[:steps]
 
 
-PROGRAMS = {"tickets": tickets, "gan": gan, "gan_by_fit": gan_by_fit, "transformer": transformer}
+GUIDES = {"tickets": tickets, "gan": gan, "gan_by_fit": gan_by_fit, "transformer": transformer}
+PROGRAMS: dict[str, Callable[[int], Losses]] = GUIDES | TUTORIALS
 
 
 # ---------------------------------------------------------------- the script
@@ -345,13 +285,14 @@ def main() -> None:
     environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": os.getcwd()}
     text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     jax = json.loads(text.stdout.splitlines()[-1])
-    STORED.write_text(json.dumps(jax) + "\n")
+    rounded = {name: [float(f"{loss:.7g}") for loss in each] for name, each in jax.items()}
+    STORED.write_text(json.dumps(rounded) + "\n")
     for program in PROGRAMS:
         for layout in LAYOUTS:
             if options.only in f"{program} {layout}":
                 ours = losses(program, layout, options.steps)
                 theirs = jax[program.removesuffix("_by_fit")]
-                print(f"{program:12} {layout:22} {np.abs(np.subtract(ours, theirs)).max():.1e}")
+                print(f"{program:14} {layout:22} {np.abs(np.subtract(ours, theirs)).max():.1e}")
 
 
 if __name__ == "__main__":

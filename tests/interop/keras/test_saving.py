@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.interop.keras import interchange
-from tests.interop.keras.guides import COLUMNS, data_parallel, parallel
 from tests.interop.keras.interchange import PREDICTIONS, STORED, X, Y
+from tests.interop.keras.layouts import COLUMNS, data_parallel, parallel
 
 LAYOUTS = {
     "one": lambda: None,
