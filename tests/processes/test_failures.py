@@ -114,8 +114,8 @@ def check_death(texts: list[str], victim: int) -> None:
         assert "all_reduce (sum) over 'batch' of Mesh(batch=3)" in text
 
 
-def test_an_error_in_one_process_is_told_to_the_others(output: Path) -> None:
-    codes, errors = ended(start(2, *command("failing", output, 1)), HANG)
+def test_an_error_in_one_process_is_told_to_the_others(ends: dict[str, Ended]) -> None:
+    codes, errors = ends["failing"]
     assert codes == [1, 1]
     assert "process 1 (host " in errors[0]
     assert "has ended: ValueError: no such file" in errors[0]
@@ -218,13 +218,16 @@ DIFFERENT = {
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """How two processes end that do something differently."""
+    """How two processes end that do something differently, by what it is or by their program."""
     timeout = {"TIMEOUT": "20"}
+    programs = [("different", what) for what in DIFFERENT] + [("failing", "1")]
+    programs += [(name, str(tmp_path_factory.mktemp(name))) for name in ("saves", "models")]
     cases = [
-        {"name": "different", "arguments": [what], "count": 2, "environment": timeout}
-        for what in DIFFERENT
+        {"name": name, "arguments": [argument], "count": 2, "environment": timeout}
+        for name, argument in programs
     ]
-    return dict(zip(DIFFERENT, run(cases, tmp_path_factory.mktemp("different")), strict=True))
+    names = [*DIFFERENT, "failing", "saves", "models"]
+    return dict(zip(names, run(cases, tmp_path_factory.mktemp("different")), strict=True))
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
@@ -236,14 +239,10 @@ def test_processes_that_do_different_things_are_told_so(what: str, ends: dict[st
         assert codes[0] == 0 or text in errors[0]
 
 
-def test_processes_that_save_different_trees_replace_nothing(tmp_path: Path) -> None:
-    cases = []
+def test_processes_that_save_different_trees_replace_nothing(ends: dict[str, Ended]) -> None:
     for program in ("saves", "models"):
-        folder = tmp_path / program
-        folder.mkdir()
-        cases.append({"name": program, "arguments": [str(folder)], "count": 2})
-    for case in run(cases, tmp_path):
-        assert case.codes == [0, 0], case.errors
+        codes, errors = ends[program]
+        assert codes == [0, 0], errors
 
 
 def test_the_order_in_which_a_dict_was_filled_does_not_matter(output: Path) -> None:
