@@ -231,7 +231,7 @@ MUTATIONS = [
     (*COLUMNS, "bn_moments", "block.cuh", "packs(aligned && width % N == 0)", "packs(width % N == 0)"),
     (*COLUMNS, "bn_moments", "block.cuh", "packs(aligned && width % N == 0)", "packs(aligned)"),
     (*COLUMNS, "bn_moments", None, "shift[i] + beyond, m2", "shift[0] + beyond, m2"),
-    (*PLANES, "bn_merge", None, "c < channels && s < splits", "c <= channels && s < splits"),
+    (*PLANES, "bn_merge", None, "threadIdx.y != 0 || c >= channels", "threadIdx.y != 0 || c > channels"),
     (*PLANES, "bn_merge", None, "int s = threadIdx.y; c", "int s = threadIdx.y + 1; c"),
     (*PLANES, "bn_merge", None, "(s) * 3 * channels", "(s) * 2 * channels"),
     (*PLANES, "bn_apply", None, "row_step = step / row_packs", "row_step = step / row_packs + 1"),
