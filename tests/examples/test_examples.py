@@ -281,12 +281,21 @@ def test_a_gpt_learns_the_same_under_every_scheme(monkeypatch: pytest.MonkeyPatc
     assert gpt.write(model, "this ", 10).startswith("this ")
 
 
-def test_pipelines_and_experts_learn_the_same_under_every_scheme() -> None:
-    expected = pipelined_moe.train("one device", 60)
-    assert expected[-1] < 0.75 * expected[0]
-    for name in pipelined_moe.SCHEMES:
-        losses = pipelined_moe.train(name, 5)
-        np.testing.assert_allclose(losses, expected[:5], rtol=1e-5, err_msg=name)
+@pytest.fixture(scope="module")
+def losses_of_stages_and_experts() -> list[float]:
+    return pipelined_moe.train("one device", 60)
+
+
+def test_a_gpt_of_stages_and_experts_learns(losses_of_stages_and_experts: list[float]) -> None:
+    assert losses_of_stages_and_experts[-1] < 0.75 * losses_of_stages_and_experts[0]
+
+
+@pytest.mark.parametrize("name", [name for name in pipelined_moe.SCHEMES if name != "one device"])
+def test_stages_and_experts_learn_the_same_under_every_scheme(
+    name: str, losses_of_stages_and_experts: list[float]
+) -> None:
+    losses = pipelined_moe.train(name, 3)
+    np.testing.assert_allclose(losses, losses_of_stages_and_experts[:3], rtol=1e-5)
 
 
 @pytest.mark.networks_full
