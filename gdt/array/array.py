@@ -192,6 +192,8 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
             (value,) = move_to_layouts([self], [self.layout.resolved])
             for observer in observers:
                 observer.on_leave("resolve", (self,), value)
+        elif value.layout is not self.layout.resolved:
+            return value.relayout(self.layout.resolved)
         value._partial = weakref.ref(self)  # for a user who writes to it
         return value
 

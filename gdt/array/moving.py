@@ -21,23 +21,23 @@ def move_to_layouts(
 ) -> list[Any]:
     """Return arrays of one mesh in new layouts; reductions that can travel together do.
 
-    An array remembers its resolved value, so nothing is resolved twice.
+    An array remembers its value, resolved or moved, so nothing is resolved twice.
 
     layouts: None leaves an array, or a Python scalar, as it is. op: the name of an op that needs
     the arrays so without having been asked to move them. overlapped: devices may compute meanwhile;
     the results must not be used before `gdt.comm.relayout.join`, nor remembered before that.
     """
-    results = list(arrays)
-    moving: dict[Any, list[int]] = {}  # positions; an array that is resolved may be given twice
-    for i, (array, layout) in enumerate(zip(arrays, layouts, strict=True)):
-        if layout is None or layout is array.type.layout:
+    results, sources = list(arrays), list(arrays)
+    moving: dict[Any, list[int]] = {}  # positions; an array may be given twice
+    for i, layout in enumerate(layouts):
+        if layout is None or layout is arrays[i].type.layout:
             continue
-        if layout is not array.type.layout.resolved:
-            moving[i] = [i]
-        elif array._resolved is not None:
-            results[i] = array._resolved
-        else:
-            moving.setdefault(("resolved", id(array)), []).append(i)
+        form, have = arrays[i]._resolved, arrays[i].type.layout
+        if form is not None and any(have.reductions) and not any(layout.reductions):
+            results[i] = sources[i] = form
+            have = form.type.layout
+        if layout is not have:
+            moving.setdefault((id(sources[i]), layout), []).append(i)
     if not moving:
         return results
     firsts: dict[int, Any] = {p[0]: layouts[p[0]] for p in moving.values()}
@@ -46,10 +46,10 @@ def move_to_layouts(
         targets = tuple([firsts.get(i) for i in range(len(arrays))])
         for observer in OBSERVERS.get():
             observer.on_move(op, types, targets)
-    routes = [route(arrays[i].type, layout) for i, layout in firsts.items()]
-    block_lists = run_routes(routes, [arrays[i].blocks for i in firsts], overlapped=overlapped)
+    routes = [route(sources[i].type, layout) for i, layout in firsts.items()]
+    block_lists = run_routes(routes, [sources[i].blocks for i in firsts], overlapped=overlapped)
     for (first, *others), blocks in zip(moving.values(), block_lists, strict=True):
-        array = arrays[first]
+        array = sources[first]
         results[first] = type(array)(array.type.with_layout(firsts[first]), tuple(blocks))
         if HISTORIES:
             results[first]._origin = origin_of(array)
@@ -62,5 +62,5 @@ def move_to_layouts(
 
 def remember_resolved(array: Any, value: Any) -> None:
     """Remember `value` as the resolved form of `array` if their layouts differ in nothing else."""
-    if value.type.layout is array.type.layout.resolved:
+    if array._resolved is None and value.type.layout is array.type.layout.resolved:
         array._resolved = value

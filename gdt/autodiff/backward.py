@@ -173,7 +173,11 @@ def _recorded(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> G
     unresolved = [n for n, a in enumerate(arrays) if a._resolved is None]
     with observing(recorder):
         grads = run(call)[1]
-    resolved = [(n, arrays[n]._resolved) for n in unresolved if arrays[n]._resolved is not None]
+    resolved = [
+        (n, arrays[n]._resolved)
+        for n in unresolved
+        if arrays[n]._resolved is not None and any(arrays[n].type.layout.reductions)
+    ]
     outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
     inputs, program = [r for r in registers if r is not None], None
     if not recorder.met_host:
@@ -222,13 +226,11 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
             continue
         arrays.append(x)
         parts.append(x.type)
-        layout = x.type.layout
-        if layout is not layout.resolved:
-            if x._resolved is not None:
-                parts.append("resolved")
-                values.append(x._resolved)
-            elif hasattr(x, "_passed"):
-                parts.append("passed")
+        if x._resolved is not None:
+            parts.append("resolved")
+            values.append(x._resolved)
+        elif hasattr(x, "_passed"):
+            parts.append("passed")
         if type(x.blocks) is ReleasedBlocks:
             recomputation = x.blocks.recomputation
             parts += (recomputation.op, x.blocks.number, len(recomputation.args))

@@ -14,6 +14,7 @@ from gdt.autodiff.reverse_mode import Fetched, ScalarRead, check_fetched, warn_o
 from gdt.autodiff.unread import LARGE, UnreadArrays
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.notes import note_operands
+from gdt.engine.passing import FORMS, forget
 from gdt.errors import (
     ArgumentError,
     DtypeError,
@@ -69,7 +70,8 @@ class GradientTape(Observer):
         self.written: list[tuple[DistributedArray, DistributedArray]] = []
         self.unread = UnreadArrays()
         self.has_fetched = False  # whether values were gathered to the host
-        self._token: Any = None
+        self.forms: list[Any] = []  # see `gdt.engine.passing.FORMS`
+        self._tokens: Any = None
 
     def __repr__(self) -> str:
         state = "used up" if self.nodes is None else f"{len(self.nodes)} ops recorded"
@@ -84,12 +86,13 @@ class GradientTape(Observer):
             )
         if self in OBSERVERS.get():
             raise error(GradientError, "this tape is recording already")
-        self._token = OBSERVERS.set((*OBSERVERS.get(), self))
+        self._tokens = OBSERVERS.set((*OBSERVERS.get(), self)), FORMS.set(self.forms)
         keep_informed(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        OBSERVERS.reset(self._token)
+        OBSERVERS.reset(self._tokens[0])
+        FORMS.reset(self._tokens[1])
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         if self.nodes is not None:  # None after a gradient that was called inside the block
@@ -249,7 +252,7 @@ class GradientTape(Observer):
         observers = OBSERVERS.get()
         if self in observers and not self.persistent:
             observers = tuple([o for o in observers if o is not self])
-        token = OBSERVERS.set(observers)
+        tokens = OBSERVERS.set(observers), FORMS.set(self.forms)
         try:
             layouts = (
                 gradient_layouts(tree, source_arrays) if resolve else [None] * len(source_arrays)
@@ -258,7 +261,9 @@ class GradientTape(Observer):
             name_of = partial(_source_name, tree)
             return rebuild(gradients(*arrays, unconnected, layouts, name_of))
         finally:
-            OBSERVERS.reset(token)
+            OBSERVERS.reset(tokens[0])
+            FORMS.reset(tokens[1])
+            forget(self.forms)
 
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]

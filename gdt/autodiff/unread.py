@@ -107,7 +107,8 @@ class UnreadArrays:
     def _take_up_resolved(self) -> None:
         """Take up the resolved values of arrays, before the first call that can have them."""
         for entry in list(self.entries.values()):
-            if entry.resolved is None and entry.array._resolved is not None:
+            is_partial = any(entry.array.type.layout.reductions)
+            if is_partial and entry.resolved is None and entry.array._resolved is not None:
                 own = entry.resolved = _Entry(entry.array._resolved, is_resolved=True)
                 self.entries[id(own.array)] = own
 

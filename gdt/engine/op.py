@@ -50,10 +50,10 @@ from gdt.comm.agreement import HISTORIES, origins_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
 from gdt.engine.differentiable import Differentiable
 from gdt.engine.first_run import plan_of
-from gdt.engine.passing import resolved_operands
+from gdt.engine.passing import exchanged_operands, resolved_operands
 from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, Results, value_key
 from gdt.errors import ArgumentError, GdtError, error
-from gdt.observe import OBSERVERS, is_recorded, ran
+from gdt.observe import OBSERVERS, is_recorded, observing_only, ran
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import check_meshes
 from gdt.sharding.strategy import choose
@@ -252,6 +252,10 @@ class Op(Differentiable, Generic[P, R_co]):
             ):
                 # This call has told the observers.
                 out, observers = self.plain._call(*resolved, **static), ()
+            elif plan.moves and (forms := exchanged_operands(self.declaration, plan, args, static)):
+                with observing_only(*filter(_wants_moves, observers)):
+                    out = self.plain._call(*forms, **static)
+                observers = [o for o in observers if not o.wants_moves]
             else:
                 out = self.run_plan(plan, args, blocks)
         except GdtError:

@@ -116,7 +116,9 @@ class Plan:
     """
 
     __slots__ = (
+        "exchanged",
         "fast",
+        "forms",
         "moved",
         "moves",
         "noted",
@@ -160,6 +162,19 @@ class Plan:
             if t is not None and w is not None and any(t.layout.reductions) and any(w.reductions)
         )
         self.resolved_when_reread: dict[tuple[int, ...], list[int]] = {}
+        # The operands that are sent so that no device gets more of them than it has; and, by the
+        # types of forms that arrays remember, which of them to take in the operands' place.
+        self.exchanged: tuple[int, ...] = tuple(
+            i
+            for i, (t, m) in enumerate(zip(types, self.moved, strict=True))
+            if t is not None
+            and m is not None
+            and any(step.nbytes for step in self.routes[i])
+            and not any(m.layout.reductions)
+            and m.layout is not t.layout.resolved
+            and m.local_nbytes <= t.local_nbytes
+        )
+        self.forms: dict[tuple[ArrayType | None, ...], list[int]] = {}
         # Whether a call sends something: the operands move, or some calls resolve one, or the
         # phase sends.
         self.sends = self.moves or bool(self.passes)

@@ -35,7 +35,7 @@ Namespace = dict[str, Any]
 
 class ReturnedArray(NamedTuple):
     """An array that a function makes: which of the program's outputs it is, and which of them is
-    its value with nothing partial, -1 if the function did not ask for that.
+    the form of it that it remembers, of type `form`, -1 if it remembers none.
 
     is_passed: whether the function passed its partial reduction on.
     """
@@ -43,6 +43,7 @@ class ReturnedArray(NamedTuple):
     type: ArrayType
     output: int
     resolved: int
+    form: ArrayType
     is_passed: bool
 
     @classmethod
@@ -52,7 +53,7 @@ class ReturnedArray(NamedTuple):
         output = len(results)
         results += known
         resolved = output + 1 if len(known) > 1 else -1
-        return cls(array.type, output, resolved, array._is_passed)
+        return cls(array.type, output, resolved, known[-1].type, array._is_passed)
 
     def source(self, namespace: Namespace) -> str:
         """The expression of `array(outputs)`; its names are put into `namespace`."""
@@ -68,8 +69,7 @@ class ReturnedArray(NamedTuple):
         result = array_of(self.type, outputs[self.output])
         result._is_passed = self.is_passed
         if self.resolved >= 0:
-            array_type = self.type.with_layout(self.type.layout.resolved)
-            result._resolved = array_of(array_type, outputs[self.resolved])
+            result._resolved = array_of(self.form, outputs[self.resolved])
         return result
 
 
