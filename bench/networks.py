@@ -1,12 +1,12 @@
-"""Random networks in random layouts: residuals, shared weights, norms, attention, several losses.
+"""Random networks in random layouts: dense layers, norms, attention, convolutions, gathers.
 
     python -m bench.networks                      # bytes of each, beside those that are recorded
     python -m bench.networks --before CHECKOUT    # beside those of another checkout of gdt
     python -m bench.networks --search 60          # beside the best of so many plans
 
 A network is a seed: the same seed gives the same network, values and layouts. `networks.json` holds
-the bytes that commit d9cdd84 sent, before partial results had a price, and the fewest that a search
-has found: random layouts of parameters and of what enters each layer, then changes of the best.
+the bytes that were sent when it was written, and the fewest that a search of 30 plans has found:
+random layouts of parameters and of what enters each layer, then changes of the best.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ MESHES = (
     {"a": 2, "b": 2, "c": 2},
 )
 RECORDED = Path(__file__).parent / "networks.json"
+REDUCTIONS = (gdt.sum, gdt.mean, gdt.max, gdt.var, gdt.logsumexp)
 ACTIVATIONS = (gdt.relu, gdt.tanh, gdt.gelu, gdt.sigmoid)
 
 
@@ -48,6 +49,7 @@ class Network:
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         self.axes = MESHES[self.rng.integers(len(MESHES))]
+        self.used = {*self.axes}  # by layouts
         self.values: dict[str, np.ndarray] = {}
         self.specs: dict[str, list[str | None]] = {}
         batch = int(self.rng.choice([16, 32, 50, 96, 256]))
@@ -61,11 +63,12 @@ class Network:
         self.token_specs = self._specs(self.tokens.ndim, 0.8)
         self.layers = [self._layer(n) for n in range(self.rng.integers(1, 5))]
         self.losses = [self._loss(n) for n in range(self.rng.integers(1, 4))]
+        self.used = {axis for specs in (self.token_specs, *self.specs.values()) for axis in specs}
 
     def _specs(self, rank: int, often: float = 0.6) -> list[str | None]:
         """Random specs: each mesh axis splits one dim or none."""
         specs: list[str | None] = [None] * rank
-        for axis in self.rng.permutation(list(self.axes)):
+        for axis in self.rng.permutation([a for a in self.axes if a in self.used]):
             dim = int(self.rng.integers(rank)) if rank else 0
             if rank and specs[dim] is None and self.rng.random() < often:
                 specs[dim] = str(axis)
@@ -86,8 +89,12 @@ class Network:
         return self._add(f"weight{n}.{len(self.values)}", shape)
 
     def _layer(self, n: int) -> Layer:
-        kinds = [self._dense, self._bottleneck, self._norm, self._attention, self._scaled]
-        make = kinds[self.rng.choice(len(kinds), p=[0.3, 0.3, 0.2, 0.1, 0.1])]
+        kinds = [
+            self._dense, self._bottleneck, self._norm, self._attention,
+            self._scaled, self._convolution, self._reduction, self._gather,
+        ]  # fmt: skip
+        often = [0.2, 0.2, 0.15, 0.1, 0.05, 0.1, 0.1, 0.1]
+        make = kinds[self.rng.choice(len(kinds), p=often)]
         layer, is_residual = make(n), self.rng.random() < 0.5
         return (lambda p, x: x + layer(p, x)) if is_residual else layer
 
@@ -124,6 +131,20 @@ class Network:
         scale = self._add(f"scale{n}", (self.width,))
         return lambda p, x: x * p[scale] * 0.5
 
+    def _convolution(self, n: int) -> Layer:
+        kernel = self._add(f"kernel{n}", (3, self.width, self.width))
+        return lambda p, x: gdt.relu(gdt.convolution(x, p[kernel], padding="same"))
+
+    def _reduction(self, n: int) -> Layer:
+        axis = int(self.rng.choice([0, -1]))
+        reduce = REDUCTIONS[self.rng.integers(len(REDUCTIONS))]
+        return lambda p, x: gdt.tanh(x - reduce(x, axis=axis, keepdims=True))
+
+    def _gather(self, n: int) -> Layer:
+        axis = int(self.rng.choice([0, -1]))
+        order = self.rng.permutation(self.tokens.shape[0] if axis == 0 else self.width)
+        return lambda p, x: gdt.take(x, order, axis=axis)
+
     def _loss(self, n: int) -> Layer:
         if n == 0 and self.rng.random() < 0.5:
             head = self._weight(n, self.width, 20)
@@ -134,7 +155,7 @@ class Network:
                     x @ p[head],
                 )
             )
-        if self.rng.random() < 0.3:
+        if self.values and self.rng.random() < 0.3:
             name = str(self.rng.choice(list(self.values)))
             return lambda p, x: 0.01 * gdt.sum(p[name] * p[name])
         return lambda p, x: gdt.mean(x * x)
@@ -176,6 +197,10 @@ class Network:
 
         return run
 
+    def shards(self, specs: Sequence[str | None]) -> int:
+        """The number of shards into which an array of these specs is split."""
+        return int(np.prod([self.axes[s] for s in specs if s]))
+
     @property
     def devices(self) -> int:
         return int(np.prod(list(self.axes.values())))
@@ -189,23 +214,36 @@ def sent(seed: int, pins: Pins | None = None) -> int:
     return counter.bytes
 
 
-def fewest(seed: int, tries: int) -> int:
-    """The fewest bytes that a step sends under `tries` plans."""
+def fewest(seed: int, tries: int) -> tuple[int, Pins]:
+    """The fewest bytes that a step sends under `tries` plans, and what they pin.
+
+    Every plan splits what enters a layer into at least as many shards as the batch is split into,
+    and parameters as those are split: gathered once and for all, an array sends the least, where
+    every device computes the same, and holds everything.
+    """
     network, rng = Network(seed), np.random.default_rng(seed)
-    rank_of: dict[str | int, int] = {name: x.ndim for name, x in network.values.items()}
-    rank_of |= dict.fromkeys(range(len(network.layers)), 3 if network.is_text else 2)
+    least = {name: network.shards(specs) for name, specs in network.specs.items()}
+    ranks: dict[str | int, int] = {name: x.ndim for name, x in network.values.items()}
+    for n in range(len(network.layers)):
+        ranks[n], least[n] = 3 if network.is_text else 2, network.shards(network.token_specs)
     network.rng = rng
+
+    def pin(at: str | int) -> list[str | None]:
+        while network.shards(specs := network._specs(ranks[at], 0.7)) < least[at]:
+            pass
+        return specs
+
     best, best_pins = sent(seed), Pins()
     for number in range(tries):
         if 2 * number < tries:
-            pins = {at: network._specs(n, 0.7) for at, n in rank_of.items() if rng.random() < 0.4}
+            pins = {at: pin(at) for at in ranks if rng.random() < 0.4}
         else:
-            at = list(rank_of)[rng.integers(len(rank_of))]
-            pins = {**best_pins, at: network._specs(rank_of[at], 0.7)}
+            at = list(ranks)[rng.integers(len(ranks))]
+            pins = {**best_pins, at: pin(at)}
         nbytes = sent(seed, pins)
         if nbytes < best:
             best, best_pins = nbytes, pins
-    return best
+    return best, best_pins
 
 
 def elsewhere(checkout: Path, count: int) -> list[int]:
@@ -225,7 +263,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.search:
-        print(json.dumps([fewest(seed, options.search) for seed in range(options.count)]))
+        print(json.dumps([fewest(seed, options.search)[0] for seed in range(options.count)]))
         return
     now = [sent(seed) for seed in range(options.count)]
     if options.json:
@@ -234,7 +272,7 @@ def main() -> None:
     if options.before:
         before = elsewhere(options.before, options.count)
     else:
-        before = json.loads(RECORDED.read_text())["bytes"][: options.count]
+        before = json.loads(RECORDED.read_text())["sent"][: options.count]
     ratios = [n / max(b, 1) for n, b in zip(now, before, strict=True)]
     print(f"{sum(before):,} bytes before, {sum(now):,} now: {sum(now) / sum(before):.3f}")
     print(f"more than 1.2 times as many: {sum(r > 1.2 for r in ratios)} of {len(ratios)}")

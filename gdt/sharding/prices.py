@@ -75,7 +75,8 @@ def price_of(
     partial = partial if later else 0
     later += _unsplit_nbytes(rule, types, sizes, strategy) if moves else 0
     later += _cut_nbytes(rule, types, strategy) if moves else 0
-    nbytes = strategy.nbytes - shared_nbytes + later
+    merged_nbytes = _merged_nbytes(rule, types, sizes, strategy) if rule.merges else 0
+    nbytes = strategy.nbytes + merged_nbytes - shared_nbytes + later
     return Price(nbytes, sum(moves), partial, order, later)
 
 
@@ -110,6 +111,18 @@ def _reduction_nbytes(
             local = ArrayType.of(shape, dtype, layout).local_nbytes
             nbytes += layout.mesh.size * (p - 1) * local // p
     return nbytes
+
+
+def _merged_nbytes(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: OpStrategy
+) -> int:
+    """Return the bytes that merging the statistics of shards sends: mostly two all-reduces of
+    arrays of the size of the first output."""
+    axes = [a for f in rule.reduced(0) for a in strategy.axes.get(f, ())]
+    layout, shape = strategy.output_layouts[0], out_shapes(rule, sizes)[0]
+    p = math.prod(layout.mesh.sizes[a] for a in axes)
+    local_nbytes = ArrayType.of(shape, _dtype_of_outputs(types), layout).local_nbytes
+    return 2 * (layout.mesh.size // p) * 2 * (p - 1) * local_nbytes
 
 
 def _unsplit_nbytes(

@@ -3,7 +3,7 @@
 A strategy says for every mesh axis whether it splits a factor, passes partial sums on, or holds
 whole operands. The engine takes the one of the lowest price, in bytes that all devices together
 send: those that move the operands now, and those that reducing its partial results will take later.
-What is later cannot be known, so seven rules stand for it.
+What is later cannot be known, so eight rules stand for it.
 
 - **Moves make a partial result cost something.** Where operands have to move, or a partial sum
   passes through, the results that stay partial cost what a reduce-scatter of them sends. So weights
@@ -14,9 +14,13 @@ What is later cannot be known, so seven rules stand for it.
 - **The second reader resolves.** The first op that reads a partial sum may pass it on. For the next
   one passing it on costs twice as much, an all-reduce, and resolving it half, since the value is
   remembered and serves all readers after it.
-- **A product owes its sums.** Where an exchange of its operands, of which no device gets more than
-  it has, sends less than half of what its new partial sums will take, they are not free, and mesh
-  axes split another factor. Weights that are split stay where they are.
+- **What is not free is compared with exchanges.** Where operands suggest no strategy that is free,
+  each mesh axis that the largest operand uses may split another factor, also one that no operand
+  splits, if no device has to hold more for it. Then new partial sums of products are not free
+  either. Partial sums are scattered so for products, and where all of two operands are partial;
+  what has a dim of length 1 broadcasts against arrays that lie as before, and stays whole.
+- **Statistics are reduced at once.** Where shards of a reduced factor are merged (`moments`,
+  `logsumexp`), that costs two all-reduces of an array of the size of the output.
 - **A small operand decides nothing for a large one.** Cutting an operand that all devices have
   whole, as one that is sixteen times smaller is split, has a price; gathering that costs less.
 - **Indices stay split.** A table that is looked up by indices gives a result that is split as they
@@ -26,9 +30,9 @@ What is later cannot be known, so seven rules stand for it.
   stay split, then the first: factors in the order of the rule, whole operands last.
 
 An op is never split along a mesh axis along which no operand is split, and an explicit relayout is
-always obeyed. Cotangents follow their values (`gdt.autodiff.alignment`). What no rule of one op can
-know, say which of two small arrays many later ops will want whole, a program says with
-`gdt.relayout`.
+always obeyed. Cotangents follow their values (`gdt.autodiff.alignment`), and later ops find what an
+op has moved (`gdt.engine.passing`). What no rule of one op can know, say which of two small arrays
+many later ops will want whole, a program says with `gdt.relayout`.
 """
 
 from __future__ import annotations
@@ -96,43 +100,58 @@ def _with_exchanges(
     sizes: Mapping[str, int],
     priced: list[tuple[Price, OpStrategy]],
 ) -> list[tuple[Price, OpStrategy]]:
-    """Return the strategies; of a product that is not free, with those in which a mesh axis splits
-    another factor than operands suggest, if one of them is worth its exchange: then new partial
-    sums are not free."""
-    owed = [(price_with_sums(rule, types, sizes, p, s), s) for p, s in priced]
+    """Return the strategies; where the best is not free, with those in which one mesh axis splits
+    another factor than operands suggest, if one of them costs less. Of a product new partial sums
+    are not free then."""
+    owes = len(rule.linear) > 1
+    owed = [(price_with_sums(rule, types, sizes, p, s) if owes else p, s) for p, s in priced]
     best = min(priced, key=itemgetter(0))[1]
     least = next(price.nbytes for price, strategy in owed if strategy is best)
-    if not least or len(rule.linear) < 2 or best.passed():
+    if not least:
         return priced
-    options: list[list[Option]] = []
-    for a, size in enumerate(best.output_layouts[0].mesh.sizes):
-        is_used = any(t is not None and a in t.layout.split_axes for t in types)
-        chosen = next((f for f, axes in best.axes.items() if a in axes), None)
-        factors = [f for f in rule.factors if f not in rule.whole and sizes[f] >= size]
-        options.append([chosen, *(f for f in factors if is_used and f != chosen)])
     known = [strategy.axes for _, strategy in priced]
+    now = [None if t is None else t.layout for t in types]
+    most = max(_held(types, now), _held(types, best.target_layouts))
     exchanges: list[tuple[Price, OpStrategy]] = []
-    for strategy in itertools.islice(_strategies(rule, types, sizes, options), MOST_EXCHANGES):
-        if strategy.axes not in known and not _grows(types, strategy):
-            price = price_of(rule, types, sizes, strategy, frozenset(), len(owed) + len(exchanges))
-            exchanges.append((price_with_sums(rule, types, sizes, price, strategy), strategy))
-    is_worth = any(WORTH * price.nbytes < least for price, _ in exchanges)
+    for options in _exchanges(rule, types, sizes, best):
+        for strategy in _strategies(rule, types, sizes, options):
+            if strategy.axes not in known and _held(types, strategy.target_layouts) <= most:
+                order = len(owed) + len(exchanges)
+                price = price_of(rule, types, sizes, strategy, frozenset(), order)
+                if owes:
+                    price = price_with_sums(rule, types, sizes, price, strategy)
+                exchanges.append((price, strategy))
+    is_worth = any(price.nbytes < least for price, _ in exchanges)
     return [*owed, *exchanges] if is_worth else priced
 
 
-MOST_EXCHANGES = 32
-"""The strategies that are looked at beside those that operands suggest."""
+def _exchanges(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], best: OpStrategy
+) -> Iterator[list[list[Option]]]:
+    """Yield the options of strategies that differ from the `best` in the factor that one mesh axis
+    splits, of those axes that the largest operand uses."""
+    arrays = [t for t in types if t is not None]
+    largest = max(arrays, key=lambda t: t.nbytes)
+    if 1 in largest.shape:  # it broadcasts against what lies as before
+        return
+    mesh_sizes = largest.mesh.sizes
+    chosen: list[list[Option]] = [
+        [next((f for f, axes in best.axes.items() if a in axes), None)]
+        for a in range(len(mesh_sizes))
+    ]
+    for a, size in enumerate(mesh_sizes):
+        is_sum = all(t.layout.reductions[a] for t in arrays) or len(rule.linear) > 1
+        is_scattered = is_sum and len(arrays) > 1 and largest.layout.reductions[a]
+        if a in largest.layout.split_axes or is_scattered:
+            others = [f for f in rule.factors if f not in rule.whole and sizes[f] >= size]
+            options: list[Option] = [f for f in others if [f] != chosen[a]]
+            yield [*chosen[:a], options, *chosen[a + 1 :]]
 
-WORTH = 2
-"""How many times as many bytes an exchange must save: what later ops send may differ too."""
 
-
-def _grows(types: Sequence[ArrayType | None], strategy: OpStrategy) -> bool:
-    """Return whether a device gets more of an operand than it has."""
-    return any(
-        t is not None and w is not None and t.with_layout(w).local_nbytes > t.local_nbytes
-        for t, w in zip(types, strategy.target_layouts, strict=True)
-    )
+def _held(types: Sequence[ArrayType | None], layouts: Sequence[Layout | None]) -> int:
+    """Return the bytes that a device holds of operands in these layouts."""
+    pairs = zip(types, layouts, strict=True)
+    return sum(t.with_layout(w).local_nbytes for t, w in pairs if t is not None and w is not None)
 
 
 def legal_strategies(
@@ -204,8 +223,8 @@ def _orders(
             layout_dims = array_type.layout.dims if array_type is not None else ()
             for dim, dim_axes in zip(term, layout_dims, strict=False):
                 order = tuple(a for a in dim_axes if a in axes)
-                if factor in dim and len(order) == len(axes):
-                    orders[order] = None
+                if factor in dim and order:
+                    orders[(*order, *(a for a in axes if a not in order))] = None
     orders[tuple(axes)] = None
     return list(orders)
 

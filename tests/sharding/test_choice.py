@@ -158,12 +158,15 @@ def test_a_step_passes_a_sum_on_whatever_has_read_it_before() -> None:
         assert step(x).layout.partial == {"x": "sum"}
 
 
-def test_an_operand_that_the_same_call_resolves_passes_nothing_on() -> None:
-    x = partial_array((8, 6))
+@pytest.mark.parametrize("rows", [8, 3])
+def test_an_operand_that_the_same_call_resolves_passes_nothing_on(rows: int) -> None:
+    x = partial_array((rows, 3))
     with gdt.count_collectives() as counter:
         square = x * x
     assert not square.layout.partial
-    assert [c.bytes for c in counter] == [2 * 3 * 8 * 8 * 6]
+    # Of enough rows each device gets its own.
+    kind, nbytes = ("reduce_scatter", 3) if rows == 8 else ("all_reduce", 2 * 3)
+    assert [(c.kind, c.bytes) for c in counter] == [(kind, nbytes * 8 * rows * 3)]
 
 
 def test_a_split_operand_scatters_the_sum_that_is_added_to_it() -> None:
@@ -238,7 +241,7 @@ def test_a_partial_cotangent_below_twice_its_operands_is_scattered_once() -> Non
     whole = gdt.Layout([None, None, None], mesh)
     a = gdt.ones((32, 1, 4), layout=gdt.Layout([None, None, "m"], mesh))
     b = gdt.ones((32, 2, 1), layout=whole)
-    w = gdt.ones((4, 8), layout=gdt.Layout([None, "m"], mesh))
+    w = gdt.ones((4, 256), layout=gdt.Layout([None, "m"], mesh))
     with gdt.count_collectives() as counter:
         gdt.grad(lambda a, b: gdt.sum(gdt.tanh((a * b) @ w)), argnums=(0, 1))(a, b)
     product = 8 * 32 * 2 * 4  # bytes, gathered and scattered; beside them the gradient of b
@@ -280,9 +283,47 @@ def test_products_move_operands_where_their_sums_would_cost_more(blocks: int) ->
     x, w = ones((4096, 16), None, "a"), ones((16, 16), None, None)
     with gdt.count_collectives() as counter:
         gradient = gdt.grad(lambda w: gdt.mean(gdt.relu(x @ w)))(w)
-    # Rows of x forwards and backwards; then sums of the size of w, and the value.
-    assert counter.bytes == 2 * 7 * x.nbytes // 8 + 2 * 7 * (w.nbytes + 4)
+    # Rows of x, once for both passes; then sums of the size of w, and the value.
+    assert counter.bytes == 7 * x.nbytes // 8 + 2 * 7 * (w.nbytes + 4)
     assert float(gradient[0, 0]) == 1 / 16
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_an_array_that_an_op_has_moved_is_found_there_by_later_ops_and_gradients(
+    blocks: int,
+) -> None:
+    """Around a layer as well as through it; and recorded steps move what is written."""
+    mesh = gdt.create_mesh([("a", 8)], blocks=blocks, device_type="CPU")
+    rng = np.random.default_rng(0)
+    place = lambda shape, *specs: gdt.asarray(
+        rng.standard_normal(shape), layout=gdt.Layout(specs, mesh)
+    )
+    x, w = place((512, 16), None, "a"), place((16, 16), None, None)
+
+    def loss(w: gdt.DistributedArray, x: gdt.DistributedArray) -> gdt.DistributedArray:
+        return gdt.mean((gdt.tanh(x @ w) + x) ** 2)
+
+    step = gdt.function(gdt.value_and_grad(loss))
+    want_w = gdt.grad(loss)(*[gdt.asarray(a.numpy()) for a in (w, x)])
+    for run in (gdt.value_and_grad(loss), step, step, step):
+        with gdt.count_collectives() as counter:
+            _, gradient = run(w, x)
+        assert [c.kind for c in counter] == ["all_to_all", "all_reduce"]
+        np.testing.assert_allclose(gradient.numpy(), want_w.numpy(), rtol=1e-12)
+        assert gradient.layout is w.layout
+        x = gdt.asarray(x.numpy(), layout=x.layout)
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_rows_are_made_whole_where_that_costs_less_than_statistics(blocks: int) -> None:
+    mesh = gdt.create_mesh([("a", 8)], blocks=blocks, device_type="CPU")
+    for columns, kinds in ((16, ["all_to_all"]), (64, ["all_reduce", "all_reduce"])):
+        values = np.random.default_rng(0).standard_normal((32, columns))
+        x = gdt.asarray(values, layout=gdt.Layout([None, "a"], mesh))
+        with gdt.count_collectives() as counter:
+            out = gdt.softmax(x)
+        assert [c.kind for c in counter] == kinds
+        np.testing.assert_allclose(out.numpy(), gdt.softmax(values).numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
@@ -372,7 +413,7 @@ def test_explain_lists_the_strategies_that_were_considered() -> None:
 
 # ---------------------------------------------------------------- random networks
 
-RECORDED = json.loads(networks.RECORDED.read_text())["bytes"]
+RECORDED = json.loads(networks.RECORDED.read_text())
 
 
 def check_network(seed: int) -> int:
@@ -383,37 +424,39 @@ def check_network(seed: int) -> int:
     sent = set()
     for blocks in (1, network.devices):
         run = network.step(blocks)
-        with gdt.count_collectives() as counter:
-            got = values(run())
-        sent.add(counter.bytes)
+        for _ in range(2):
+            with gdt.count_collectives() as counter:
+                got = values(run())
+            sent.add(counter.bytes)
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10, err_msg=f"seed {seed}")
-    assert len(sent) == 1, f"seed {seed}: the bytes depend on how coordinates are stored"
+    assert len(sent) == 1, f"seed {seed}: the bytes differ between storage modes, or calls"
     return sent.pop()
 
 
 def check_networks(seeds: range) -> None:
-    """Check that networks send at most 0.65 times what they did in all, and that none of them sends
-    more than 1.2 times as much."""
+    """Check that networks send no more than they did in all, and that none of them sends more than
+    1.2 times as much."""
     sent = {seed: check_network(seed) for seed in seeds}
-    assert sum(sent.values()) <= 0.65 * sum(RECORDED[seed] for seed in seeds)
-    worst = max(seeds, key=lambda seed: sent[seed] / max(RECORDED[seed], 1))
-    assert sent[worst] <= 1.2 * RECORDED[worst], f"seed {worst}"
+    recorded = RECORDED["sent"]
+    assert sum(sent.values()) <= sum(recorded[seed] for seed in seeds)
+    worst = max(seeds, key=lambda seed: sent[seed] / max(recorded[seed], 1))
+    assert sent[worst] <= 1.2 * recorded[worst], f"seed {worst}"
 
 
-def test_random_networks_are_right_and_send_less() -> None:
+def test_random_networks_are_right_and_send_no_more_than_before() -> None:
     check_networks(range(12))
 
 
 @pytest.mark.networks_full
-def test_many_random_networks_are_right_and_send_less() -> None:
-    check_networks(range(len(RECORDED)))
+def test_many_random_networks_are_right_and_send_no_more_than_before() -> None:
+    check_networks(range(len(RECORDED["sent"])))
 
 
-@pytest.mark.networks_full
 def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> None:
-    """What a search of 40 plans found for each of 40 networks; no slide back from here."""
-    found = json.loads(networks.RECORDED.read_text())["fewest"]
-    ratios = sorted(networks.sent(seed) / nbytes for seed, nbytes in enumerate(found))
-    assert ratios[20] <= 1.34 and ratios[-1] <= 3.9
-    assert sum(r > 1.5 for r in ratios) <= 14
+    """What a search of 30 plans found for each of 300 networks; no slide back from here."""
+    pairs = zip(RECORDED["sent"], RECORDED["fewest"], strict=True)
+    ratios = sorted(sent / max(fewest, 1) for sent, fewest in pairs)
+    assert len(ratios) == 300
+    assert ratios[150] <= 1.14 and ratios[-1] <= 7.8
+    assert sum(r > 1.5 for r in ratios) <= 49 and sum(r > 3 for r in ratios) <= 7

@@ -1,7 +1,8 @@
 """softmax, log_softmax and logsumexp, over whole axes and over split ones.
 
 A split axis is never gathered: every shard finds its largest element and the sum of the
-exponentials below it, two all-reduces merge these pairs, and the rows stay where they are.
+exponentials below it, two all-reduces merge these pairs, and the rows stay where they are. Short
+rows, of which that would send more, become whole by an all-to-all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE, Merging
 from gdt.engine.op import op
+from gdt.engine.passing import remembering
 from gdt.errors import DtypeError, error
 from gdt.fusion.op_formula import has_rows_formula
 from gdt.fusion.reducing import of_rows
@@ -244,16 +246,18 @@ def softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     """exp(x) / sum(exp(x)) over `axis` (an int, a tuple, or None for all axes), without overflow.
 
     The result has the shape of x. Integers give float64; float16 is added up in float32. Where
-    `axis` is split, the devices reduce one largest element and one sum per row, and no row moves.
-    Raises AxisError for an axis that x does not have, DtypeError for complex numbers.
+    `axis` is split, the devices reduce one largest element and one sum per row, and no row moves,
+    but where rows are so short that exchanging rows for columns sends less. Raises AxisError for an
+    axis that x does not have, DtypeError for complex numbers.
 
     >>> gdt.softmax(gdt.asarray([[0.0, 0.0], [1000.0, 0.0]])).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
     """
     x = as_floating("softmax", x)
     if _is_split(x, axis):
-        largest, total = softmax_statistics(x, axis=axis)
-        return softmax_from(x, largest, total)
+        with remembering():
+            largest, total = softmax_statistics(x, axis=axis)
+            return softmax_from(x, largest, total)
     return softmax_of_whole(x, axis=axis)
 
 
@@ -268,8 +272,9 @@ def log_softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     """
     x = as_floating("log_softmax", x)
     if _is_split(x, axis):
-        largest, total = softmax_statistics(x, axis=axis)
-        return log_softmax_from(x, largest, total)
+        with remembering():
+            largest, total = softmax_statistics(x, axis=axis)
+            return log_softmax_from(x, largest, total)
     return log_softmax_of_whole(x, axis=axis)
 
 
