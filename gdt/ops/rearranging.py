@@ -89,7 +89,7 @@ def shift(x: Any, n: int, axis: int = -1, fill: Any = 0) -> DistributedArray:
 
     n: negative towards the start; any size. fill: a number that the dtype of `x` can hold. Of a
     split axis, elements that change their device are sent, and no others. Raises ArgumentError for
-    an `n` that is no int, DtypeError for a `fill` that does not fit.
+    an `n` that is no int, DtypeError for a `fill` that does not fit, ShapeError for one of several.
 
     >>> gdt.shift(gdt.arange(5), 2).tolist(), gdt.shift(gdt.arange(5), -1, fill=9).tolist()
     ([0, 0, 0, 1, 2], [1, 2, 3, 4, 9])

@@ -12,7 +12,7 @@ import pytest
 import gdt
 from gdt.array.array import DistributedArray
 from gdt.caches import BUDGET
-from gdt.errors import ArgumentError, AxisError, DtypeError, GdtError
+from gdt.errors import ArgumentError, AxisError, DtypeError, GdtError, ShapeError
 from gdt.ops.blocks.intervals import _move_intervals
 from gdt.ops.slicing import _cut, key_of
 
@@ -165,5 +165,7 @@ def test_what_cannot_be_shifted_is_named() -> None:
         gdt.shift(x, True)
     with pytest.raises(DtypeError, match=r"int64 cannot hold the constant 0\.5"):
         gdt.shift(x, 1, fill=0.5)
+    with pytest.raises(ShapeError, match=r"shift: the constant has shape \[2\], and is one number"):
+        gdt.shift(x, 1, fill=[1, 2])
     with pytest.raises(AxisError, match="shift: axis 3 is out of range"):
         gdt.shift(x, 1, axis=3)

@@ -14,7 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.comm.recut import RecutRunner
 from gdt.engine.plan import EXACT
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import DtypeError, error
+from gdt.errors import DtypeError, ShapeError, error
 from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
@@ -194,8 +194,11 @@ def move_intervals(
 
 def fill_of(array_type: ArrayType, value: Any) -> Any:
     """Return the `fill` of `move_intervals` that puts the number `value` into arrays of a type;
-    raise DtypeError where their dtype cannot hold it."""
+    raise DtypeError where their dtype cannot hold it, ShapeError for several numbers."""
     constant, dtype = np.asarray(value), array_type.dtype
+    if constant.ndim:
+        problem = f"the constant has shape {list(constant.shape)}, and is one number"
+        raise error(ShapeError, problem, operands={"x": array_type})
     with np.errstate(all="ignore"):
         fill = constant.astype(dtype) if constant.dtype.kind != "c" or dtype.kind == "c" else None
     if fill is None or (dtype.kind in "biu" and fill != constant):
