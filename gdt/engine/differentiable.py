@@ -65,14 +65,19 @@ class Differentiable:
         self.vjps, self.joint_vjp = per_operand, joint
         self.reads = None if reads is None else self._positions(reads)
 
-    def _positions(self, reads: str | Sequence[str]) -> tuple[frozenset[int], ...]:
-        """Return what texts of names say, as `reads` keeps it."""
+    def _positions(self, reads: str | Sequence[str]) -> tuple[frozenset[int], ...] | None:
+        """Return what texts of names say, as `reads` keeps it; None where they name `*arrays`,
+        which are at any number of positions."""
         texts = [reads] * max(1, len(self.vjps)) if isinstance(reads, str) else reads
         numbers = {name: n for n, name in enumerate(self._operand_names())}
         numbers |= {"out": -1} | {f"out{n}": -1 - n for n in range(OUTPUTS)}
         for name in " ".join(texts).split():
             if name not in numbers:
                 self._refuse(f"reads= names {name!r}, which is no operand and no output")
+        parameters = inspect.signature(cast(Callable[..., object], self)).parameters.values()
+        variadic = {p.name for p in parameters if p.kind is p.VAR_POSITIONAL}
+        if variadic.intersection(" ".join(texts).split()):
+            return None
         return tuple([frozenset(numbers[name] for name in text.split()) for text in texts])
 
     def _operand_names(self) -> Sequence[str]:

@@ -81,6 +81,17 @@ def test_a_gradient_that_reads_what_is_not_named_is_an_error(freed: list[str]) -
         cube.vjp(lambda g, out, x: g * 3.0 * x * x, reads="y")
 
 
+def test_a_gradient_may_read_any_number_of_operands() -> None:
+    @gdt.custom_vjp
+    def sum_of_squares(*arrays: DistributedArray) -> DistributedArray:
+        return arrays[0] ** 2 + arrays[1] ** 2 + arrays[2] ** 2
+
+    sum_of_squares.vjp(joint=lambda g, out, *arrays: [2 * g * x for x in arrays], reads="arrays")
+    loss = lambda x: gdt.sum(sum_of_squares(x + 1.0, x + 2.0, x + 3.0))
+    gradient = gdt.grad(loss)(gdt.zeros((SIZE, SIZE)))
+    assert np.array_equal(gradient.numpy(), np.full((SIZE, SIZE), 12.0))
+
+
 def layers(
     weights: list[DistributedArray], held: list[DistributedArray] | None = None
 ) -> DistributedArray:
