@@ -41,9 +41,9 @@ def checkpointed(f: Callable[..., Any]) -> Checkpointed:
     with Sublinear Memory Cost".
 
     A call under a tape raises GradientError where `f` puts new arrays into its variables or modules
-    (as batch normalization in training does), or reads values on the host; so does the backward
-    pass where `f` then uses other arrays, such as updated parameters, or other numbers, such as a
-    count or random numbers of NumPy.
+    (as batch normalization in training does), writes into an argument or a variable, as `x += 1`
+    does, or reads values on the host; so does the backward pass where `f` then uses other arrays,
+    such as updated parameters, or other numbers, such as a count or random numbers of NumPy.
 
     >>> w = gdt.asarray([1.0, 2.0])
     >>> layer = gdt.checkpointed(lambda x: gdt.tanh(x * w))
@@ -74,7 +74,8 @@ class Checkpointed(Stateful):
         with observing_only(*[o for o in OBSERVERS.get() if o.wants_parts], watch):
             out = self.function(*args, **kwargs)
         watch.on_return(_arrays(out))
-        self._refuse_writes(watch, _arrays((out, args, kwargs)))
+        self._refuse_writes(watch, _arrays((args, kwargs)))
+        self._refuse_new_state(watch, _arrays((out, args, kwargs)))
         outs: list[DistributedArray] = []
         returned = mapped(lambda leaf: _own(leaf, outs), out)
         del out  # what the function has made and returned is nothing that it reads
@@ -84,7 +85,25 @@ class Checkpointed(Stateful):
             tape.on_op(segment, read, {}, tuple(outs))
         return returned
 
-    def _refuse_writes(self, watch: _Watch, passed: Sequence[DistributedArray]) -> None:
+    def _refuse_writes(self, watch: _Watch, given: Sequence[DistributedArray]) -> None:
+        """Raise GradientError if the function has written into an argument, one of the arrays
+        `given`, or into its state: the second time it would read what the first one has written."""
+        if not (written := _alive(watch.written)):
+            return
+        names = dict.fromkeys(map(id, given), "an argument")
+        names |= {id(x): name for name, x in self._state()}
+        for x in written:
+            if id(x) in names:
+                raise error(
+                    GradientError,
+                    "checkpointed",
+                    f"{self.__name__} writes into {names[id(x)]} in the call of {line_of_user()}, "
+                    "and would write there again in the backward pass",
+                    operands={names[id(x)]: x.type},
+                    remedy="Make a new array, x = x + y or x = x.at[i].set(y), and return it.",
+                )
+
+    def _refuse_new_state(self, watch: _Watch, passed: Sequence[DistributedArray]) -> None:
         """Raise GradientError if an array that the function has made lies in its state now.
 
         passed: the arrays among its arguments and in what it returns.
@@ -223,6 +242,7 @@ class _Watch(Observer):
         # By identity: weakly, since arrays between must go as without a checkpoint.
         self.read: dict[int, weakref.ref[DistributedArray]] = {}
         self.made: dict[int, weakref.ref[DistributedArray]] = {}
+        self.written: dict[int, weakref.ref[DistributedArray]] = {}
         self.draws: list[Draw] = []
         self.numbers: list[Any] = []  # Python's, which ops take, and those of NumPy's arrays
 
@@ -239,6 +259,9 @@ class _Watch(Observer):
         for x in _arrays(out):
             if id(x) not in self.read or self.read[id(x)]() is not x:
                 self.made[id(x)] = weakref.ref(x)
+
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        self.written[id(array)] = weakref.ref(array)
 
     def on_place(self, value: Any) -> None:
         if type(value) is np.ndarray:

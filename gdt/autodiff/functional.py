@@ -144,7 +144,11 @@ def _differentiated(
         if has_aux:
             value, aux = _with_aux(value)
         if tape.written:  # the gradient is with respect to the values that the function was given
-            given = {id(array): before for array, before in reversed(tape.written)}
+            given = {
+                id(array): before
+                for written, before in reversed(tape.written)
+                if (array := written()) is not None
+            }
             sources = mapped(lambda leaf: given.get(id(leaf), leaf), sources)
         if not isinstance(value, DistributedArray) or value.type.shape != ():
             flatten(sources)  # raises for arguments that are no arrays, of which f makes none

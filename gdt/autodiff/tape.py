@@ -3,6 +3,7 @@ gradients."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -66,8 +67,8 @@ class GradientTape(Observer):
         self.watched: list[DistributedArray] = []
         self.fetched: list[Fetched] = []
         self.scalars: list[ScalarRead] = []
-        # What was written, and its values before.
-        self.written: list[tuple[DistributedArray, DistributedArray]] = []
+        # What was written, weakly, since a checkpointed call keeps nothing, and its values before.
+        self.written: list[tuple[weakref.ref[DistributedArray], DistributedArray]] = []
         self.unread = UnreadArrays()
         self.has_fetched = False  # whether values were gathered to the host
         self.forms: list[Any] = []  # see `gdt.engine.passing.FORMS`
@@ -123,7 +124,7 @@ class GradientTape(Observer):
             _rename(self.nodes, array, before, after)
             self.fetched[:] = [(before if x is array else x, line) for x, line in self.fetched]
             self.scalars[:] = [(before if x is array else x, f, n) for x, f, n in self.scalars]
-            self.written.append((array, before))
+            self.written.append((weakref.ref(array), before))
 
     def on_outdate(self, view: Any, before: Any) -> None:
         self.on_write(view, before, None)
@@ -229,7 +230,7 @@ class GradientTape(Observer):
             raise _without_sources(op, sources)
         check_all_differentiable(targets, op, "target")
         check_all_differentiable(source_arrays, op, "source")
-        if self.written and any(x is w for x in source_arrays for w, _ in self.written):
+        if self.written and any(x is w() for x in source_arrays for w, _ in self.written):
             raise error(
                 GradientError,
                 op,

@@ -219,6 +219,40 @@ def test_a_tape_keeps_what_goes_in_and_comes_out(rng) -> None:
     assert len(inside) == 2
 
 
+def test_functions_that_write_into_what_they_are_given_are_refused(rng) -> None:
+    """The second time they would read what the first time has written: a wrong gradient."""
+    x, kept = inputs(MESHES[0], rng), {"total": gdt.zeros((8, 8))}
+
+    def adds(x, y):
+        y += x * x
+        return x * y
+
+    def counts(x):
+        kept["total"][0] += x[0]
+        return x * kept["total"]
+
+    for function, what in ((lambda x: adds(x, x), "an argument"), (counts, r"kept\.total")):
+        layer = gdt.checkpointed(function)
+        with pytest.raises(GradientError, match=f"writes into {what} in the call of line"):
+            gdt.grad(lambda x, layer=layer: gdt.sum(layer(x)))(x)
+
+
+def test_functions_may_write_into_what_they_make(rng) -> None:
+    def layer(x):
+        y, z = gdt.zeros(x.shape), x * 1.0
+        y[0] = x[0] * x[0]
+        y[1:] = x[1:]
+        z *= x
+        z[1:] *= 3.0
+        return y * z
+
+    gradient = lambda f: gdt.grad(lambda x: gdt.sum(f(x)))(inputs(MESHES[0], rng)).numpy()
+    state = rng.bit_generator.state
+    expected = gradient(layer)
+    rng.bit_generator.state = state
+    assert np.array_equal(gradient(gdt.checkpointed(layer)), expected)
+
+
 def test_functions_that_cannot_run_twice_are_refused(rng) -> None:
     x = inputs(MESHES[0], rng)
     norm, held = gdt.nn.BatchNorm(8), []
