@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ def scan(
     carry, and all y, stacked.
 
     carry: an array, or a tree of arrays; `body` returns one of the same shapes and dtypes. xs: an
-        array, or a tree of arrays, cut along their first axes; None for a body that gets None.
+        array, or a tree of arrays, cut along their first axes. None, in trees too, stays None.
     length: the number of calls, which `xs` says if there is one. reverse: whether the last element
         comes first; each y lies where its x does.
     checkpoint: whether a tape keeps of each call the carry and x alone, and the backward pass calls
@@ -64,24 +64,24 @@ def scan(
     """
     mesh = next((x.mesh for x in leaves((carry, xs)) if isinstance(x, DistributedArray)), None)
     placed = partial(_array, mesh or get_default_mesh())
-    carry = mapped(partial(placed, "carry"), carry)
-    xs = None if xs is None else mapped(partial(placed, "xs"), xs)
-    count = _count(xs, length)
-    types = _types(carry)
-    call = Checkpointed(partial(_call, body, types)) if checkpoint else partial(_call, body, types)
+    carry, xs = mapped(partial(placed, "carry"), carry), mapped(partial(placed, "xs"), xs)
+    count, types = _count(xs, length), {path: x.type for path, x in _places(carry)}
+    call: Callable[[Tree, Tree], tuple[Tree, Tree]] = partial(_call, body, types)
     if not count:
-        _, y = _call(body, types, carry, None if xs is None else mapped(_one, xs))
+        _, y = call(carry, mapped(_one, xs))
         return carry, mapped(lambda leaf: leaf if leaf is None else stack([leaf])[:0], y)
-    arrays = [] if xs is None else [*leaves(xs)]
+    if checkpoint:  # whose errors have the name of the body
+        call = Checkpointed(update_wrapper(call, body, assigned=["__name__"], updated=()))
+    arrays = [x for _, x in _places(xs)]
     columns = [*zip(*map(slices, arrays), strict=True)] if arrays else [()] * count
     ys: list[Any] = [None] * count
     for i in reversed(range(count)) if reverse else range(count):
-        carry, ys[i] = call(carry, None if xs is None else _rebuilt(xs, columns[i]))
+        carry, ys[i] = call(carry, _rebuilt(xs, columns[i]))
     return carry, _stacked(ys)
 
 
-def _array(mesh: Mesh, name: str, leaf: Any) -> DistributedArray:
-    if isinstance(leaf, DistributedArray):
+def _array(mesh: Mesh, name: str, leaf: Any) -> DistributedArray | None:
+    if leaf is None or isinstance(leaf, DistributedArray):
         return leaf
     if isinstance(leaf, np.ndarray | np.generic | int | float | complex):
         return as_operand(leaf, mesh, "scan", name)
@@ -89,14 +89,29 @@ def _array(mesh: Mesh, name: str, leaf: Any) -> DistributedArray:
     raise error(DtypeError, problem)
 
 
+def _keys(container: Any) -> Collection[Any]:
+    return container.keys() if hasattr(container, "keys") else range(len(container))
+
+
+def _places(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a tree, but for None, each after its indices as text."""
+    if is_container(tree):
+        for key in _keys(tree):
+            yield from _places(tree[key], f"{path}[{key!r}]")
+    elif tree is not None:
+        yield path, tree
+
+
 def _count(xs: Tree, length: int | None) -> int:
     """Return the number of calls."""
-    arrays = [] if xs is None else [*leaves(xs)]
-    for x in arrays:
+    sizes = {}
+    for path, x in _places(xs):
         if not x.ndim:
-            raise error(ShapeError, "xs holds a scalar", operands={"x": x.type})
-    sizes = {f"element {i} of xs": x.shape[0] for i, x in enumerate(arrays)}
+            raise error(ShapeError, "xs holds a scalar", operands={f"xs{path}": x.type})
+        sizes[f"xs{path}"] = x.shape[0]
     if length is not None:
+        if not isinstance(length, int | np.integer):
+            raise error(ArgumentError, f"length is {length!r}, not an int")
         sizes["length"] = length
     if not sizes:
         remedy = "Pass length=, or arrays in xs."
@@ -106,49 +121,51 @@ def _count(xs: Tree, length: int | None) -> int:
     return int(next(iter(sizes.values())))
 
 
-def _types(carry: Tree) -> list[ArrayType]:
-    return [x.type for x in leaves(carry)]
-
-
 def _call(
-    body: Callable[[Any, Any], Any], types: Sequence[ArrayType], carry: Tree, x: Tree
+    body: Callable[[Any, Any], Any], types: Mapping[str, ArrayType], carry: Tree, x: Tree
 ) -> tuple[Tree, Tree]:
     """Return what a call of `body` returns, if its carry has these types, layouts apart."""
     returned = body(carry, x)
     if not isinstance(returned, tuple) or len(returned) != 2:
         problem = f"body returns {type_text(returned)}, not the pair (carry, y)"
         raise error(ArgumentError, problem)
-    new = [*leaves(returned[0])]
-    if len(new) != len(types) or not all(isinstance(leaf, DistributedArray) for leaf in new):
-        problem = f"body returns a carry of {len(new)} values, and got one of {len(types)} arrays"
-        raise error(ArgumentError, problem, remedy="It has arrays in the same places.")
-    for i, (leaf, old) in enumerate(zip(new, types, strict=True)):
+    new = dict(_places(returned[0]))
+    if new.keys() != types.keys():
+        names = [", ".join(f"carry{path}" for path in tree) or "no array" for tree in (new, types)]
+        problem = f"body returns {names[0]}, and gets {names[1]}"
+        raise error(ArgumentError, problem, remedy="Return a carry with arrays in the same places.")
+    for path, leaf in new.items():
+        if not isinstance(leaf, DistributedArray):
+            raise error(ArgumentError, f"body returns {type_text(leaf)} as carry{path}")
+        old = types[path]
         if (leaf.shape, leaf.dtype) != (old.shape, old.dtype):
             raise error(
                 ShapeError if leaf.shape != old.shape else DtypeError,
-                f"body returns another array in place {i} of the carry than it gets",
+                f"body returns another array as carry{path} than it gets",
                 operands={"carry": old, "returned": leaf.type},
             )
     return returned
 
 
-def _one(leaf: DistributedArray) -> DistributedArray:
+def _one(leaf: DistributedArray | None) -> DistributedArray | None:
     """Return an array of ones in the place of an element of `xs`, which has none."""
+    if leaf is None:
+        return None
     layout = Layout.of(leaf.mesh, ((),) * (leaf.ndim - 1))
     return ones(leaf.shape[1:], leaf.dtype, layout=layout)
 
 
 def _rebuilt(tree: Tree, values: Sequence[DistributedArray]) -> Tree:
     remaining = iter(values)
-    return mapped(lambda _: next(remaining), tree)
+    return mapped(lambda leaf: leaf if leaf is None else next(remaining), tree)
 
 
 def _stacked(ys: Sequence[Tree]) -> Tree:
     """Return the trees as one tree of stacked arrays; None where they hold None."""
     first = ys[0]
     if is_container(first):
-        keys = first.keys() if hasattr(first, "keys") else range(len(first))
-        if any(not is_container(y) or len(y) != len(first) for y in ys):
+        keys = _keys(first)
+        if any(not is_container(y) or {*_keys(y)} != {*keys} for y in ys):
             raise error(ArgumentError, "body returns other trees y for other elements")
         return with_values(first, [_stacked([y[k] for y in ys]) for k in keys])
     if all(y is None for y in ys):

@@ -123,16 +123,33 @@ def test_trees_come_back_as_they_are() -> None:
     assert ys["b"] is None
 
 
+def test_none_stays_none_in_trees() -> None:
+    x = np.arange(6.0).reshape(3, 2)
+    body = lambda c, row: (None, row["x"] * 2) if row["none"] is None else None
+    carry, ys = gdt.scan(body, None, {"x": x, "none": None})
+    assert carry is None
+    assert np.array_equal(ys.numpy(), x * 2)
+    gradient = gdt.grad(lambda x: gdt.sum(gdt.scan(body, None, {"x": x, "none": None})[1] ** 2))
+    assert np.array_equal(gradient(gdt.asarray(x)).numpy(), 8 * x)
+    carry, ys = gdt.scan(body, (None, []), {"x": x[:0], "none": None})
+    assert (carry, ys.shape) == ((None, []), (0, 2))
+
+
 CARRY, XS = np.zeros(2), np.ones((3, 2))
 WRONG = [
     (lambda c, x: c, CARRY, XS, {}, ArgumentError, "body returns a DistributedArray, not the pair"),
-    (lambda c, x: (c[:1], x), CARRY, XS, {}, ShapeError, "another array in place 0 of the carry"),
-    (lambda c, x: (c > 0, x), CARRY, XS, {}, DtypeError, "another array in place 0 of the carry"),
-    (lambda c, x: ([c, c], x), CARRY, XS, {}, ArgumentError, "a carry of 2 values, and got"),
+    (lambda c, x: (c[:1], x), CARRY, XS, {}, ShapeError, "another array as carry than"),
+    (lambda c, x: (c > 0, x), CARRY, XS, {}, DtypeError, "another array as carry than"),
+    (lambda c, x: ([c, c], x), CARRY, XS, {}, ArgumentError, "carry[0], carry[1], and gets carry"),
+    (lambda c, x: (None, x), CARRY, XS, {}, ArgumentError, "body returns no array, and gets carry"),
+    (lambda c, x: ([c["a"]], x), {"a": CARRY}, XS, {}, ArgumentError, "gets carry['a']"),
+    (lambda c, x: ([c[0], 1], x), [CARRY, CARRY], XS, {}, ArgumentError, "an int as carry[1]"),
+    (lambda c, x: (c + 1, {str(int(c[0])): x}), CARRY, XS, {}, ArgumentError, "other trees y"),
     (lambda c, x: (c, 1), CARRY, XS, {}, ArgumentError, "a y that holds an int, and not"),
     (lambda c, x: (c, x), CARRY, None, {}, ArgumentError, "nothing says how often"),
     (lambda c, x: (c, x), CARRY, XS, {"length": 4}, ArgumentError, "do not fit"),
     (lambda c, x: (c, x), CARRY, None, {"length": -1}, ArgumentError, "do not fit"),
+    (lambda c, x: (c, x), CARRY, None, {"length": 2.5}, ArgumentError, "length is 2.5, not"),
     (lambda c, x: (c, x), CARRY, [XS, XS[:2]], {}, ArgumentError, "do not fit"),
     (lambda c, x: (c, x), CARRY, 1.0, {}, ShapeError, "xs holds a scalar"),
     (lambda c, x: (c, x), "text", XS, {}, DtypeError, "carry holds a str"),
@@ -150,3 +167,14 @@ def test_a_body_that_reads_values_has_no_gradient() -> None:
     assert float(gdt.scan(body, gdt.asarray(1.0), gdt.ones(2))[0]) == 1.0
     with pytest.raises(GradientError, match="cannot"):
         gdt.grad(lambda c: gdt.scan(body, c, gdt.ones(2))[0])(gdt.asarray(1.0))
+
+
+def test_a_body_that_writes_into_its_carry_has_no_gradient() -> None:
+    def adding(c, x):
+        c += x
+        return c, None
+
+    total, _ = gdt.scan(adding, gdt.asarray([0.0]), gdt.ones((3, 1)))
+    assert total.tolist() == [3.0]
+    with pytest.raises(GradientError, match="adding writes into an argument in the call of line"):
+        gdt.grad(lambda xs: gdt.sum(gdt.scan(adding, gdt.zeros(1), xs)[0]))(gdt.ones((3, 1)))
