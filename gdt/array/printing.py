@@ -22,11 +22,19 @@ def repr_of(x: Any) -> str:
 
 def str_of(x: Any) -> str:
     """The values of an array alone."""
-    return text_of(x) if x.ndim else str(edges(x, 0))
+    return text_of(x) if x.ndim or _is_abstract(x) else str(edges(x, 0))
+
+
+def _is_abstract(x: Any) -> bool:
+    """Whether an array has no values."""
+    return bool(x.mesh.device_kind == "abstract")
 
 
 def text_of(x: Any, separator: str = " ", prefix: str = "", **given: Any) -> str:
-    """The values of an array as `numpy.array2string` writes them under these options."""
+    """The values of an array as `numpy.array2string` writes them under these options; `...` of an
+    array on abstract devices."""
+    if _is_abstract(x):
+        return "..."
     options: dict[str, Any] = {**np.get_printoptions()} | {
         k: v for k, v in given.items() if v is not None
     }

@@ -238,13 +238,20 @@ def test_memory_is_counted_until_the_last_view_is_gone() -> None:
 
 @pytest.mark.parametrize(
     "ask",
-    [float, bool, np.asarray, repr, str, lambda x: x.item(), lambda x: x.tolist(),
+    [float, bool, np.asarray, lambda x: x.item(), lambda x: x.tolist(),
      lambda x: x.numpy(), lambda x: 1 if x > 0 else 0, lambda x: [1, 2][x.astype("int64")]],
 )  # fmt: skip
 def test_asking_for_a_value_names_the_line(ask: Callable[[Any], Any]) -> None:
     x = gdt.sum(gdt.ones((4, 4), layout=gdt.Layout(["a", "b"], mesh_of("abstract"))))
     with pytest.raises(DeviceError, match=r"needs values(?s:.*)line \d+ of .*test_abstract.py"):
         ask(x)
+
+
+def test_an_array_is_shown_without_values() -> None:
+    x = gdt.ones((4, 4), layout=gdt.Layout(["a", "b"], mesh_of("abstract")))
+    assert repr(x) == "DistributedArray(..., float64[4, 4]  ['a', 'b'])"
+    assert str(gdt.sum(x)) == "..."
+    assert "float64[4, 4]" in x._repr_html_()
 
 
 def test_an_abstract_mesh_is_interned_and_written_as_text() -> None:
