@@ -234,7 +234,7 @@ class Stream:
 
 
 class Connection:
-    """What this process knows of another one, and the streams between them.
+    """Another process, as this one knows it, and the streams between them.
 
     Each process opens a stream when it first sends to the other, unless the other has opened one
     before. So there may be two, where both have begun at the same time; each process sends on one

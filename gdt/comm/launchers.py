@@ -1,4 +1,4 @@
-"""What launchers tell the processes that they start, by variables of the environment.
+"""The variables of the environment by which launchers tell processes who they are.
 
     torchrun, Ray Train   MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK
     the user, as for JAX  JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID

@@ -428,8 +428,8 @@ class Messages:
         return self._decoded(0, data.data, what) if self._parent else value
 
     def _parts(self, source: int, payload: memoryview, what: str) -> list[np.ndarray]:
-        """What a child sends of all processes below it: their number, the lengths of the parts, and
-        the parts."""
+        """Return the parts in a payload that a child sends of all processes below it: their number,
+        the lengths of the parts, and the parts."""
         try:
             count = int(np.frombuffer(payload, np.int64, 1)[0])
             stops = np.cumsum(np.frombuffer(payload, np.int64, 1 + count)).tolist()

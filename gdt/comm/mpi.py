@@ -117,6 +117,7 @@ class MpiMessages(Messages):
     def transfer(
         self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
     ) -> dict[int, memoryview]:
+        """As `exchange`, in the step that was begun."""
         missing = set(sources)
         self._looked = time.monotonic()
         self._current_wait = Wait(what, missing, self._looked + self.timeout)

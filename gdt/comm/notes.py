@@ -49,7 +49,7 @@ def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
 
 
 def decided(num_processes: int, value: Any, decision: Callable[[list[Any]], Any], what: str) -> Any:
-    """What process 0 makes of the values that all processes that own a mesh give, in their order.
+    """Return what process 0 makes of the values that all processes that own a mesh give, in order.
     The others are told the result alone."""
     if num_processes == 1 or _connected is None:
         return decision([value])

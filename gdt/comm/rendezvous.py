@@ -39,7 +39,7 @@ BACKLOG = 1 << 12  # connections that wait until a process accepts them
 
 
 class Meeting(NamedTuple):
-    """What a process has after all have met.
+    """The sockets and the token of a process after all have met.
 
     token: what a process shows to another when it opens a socket to it. server: listens for those
     that do. control: the socket to the coordinator, which is a thread of process 0.

@@ -46,7 +46,7 @@ from gdt.sharding.mesh import Mesh
 
 
 class Routing(NamedTuple):
-    """What an `MoE` tells of a call, for each group of tokens: arrays of the leading axes of x.
+    """The figures of a call of an `MoE`, for each group of tokens: arrays of the leading axes of x.
 
     balance: the loss that is least, 1, where experts are asked equally often; see `gdt.nn.MoE`.
     dropped: how many times a token found no place at an expert that it has asked.

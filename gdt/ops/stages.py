@@ -190,7 +190,7 @@ of_stages.vjp(
 def hand_on(
     *arrays: DistributedArray, mesh: Mesh, axis: str, pieces: tuple[Piece, ...]
 ) -> tuple[DistributedArray, ...]:
-    """What coordinates of a mesh axis get from others, and zeros where they get nothing.
+    """Return the rows that coordinates of a mesh axis get from others, and zeros where none come.
 
     arrays: on `mesh.apart(axis)`. pieces: the intervals of the coordinates that send, as
     `gdt.ops.blocks.intervals.move_intervals` moves them.
