@@ -178,7 +178,9 @@ def test_statistics_send_what_an_all_reduce_of_them_sends(p: int) -> None:
         with gdt.count_collectives() as counter:
             call()
         assert counter.bytes == 2 * (p - 1) * 4 * numbers
-        assert len(counter) <= 2 and set(counter.by_kind) == {"all_reduce"}
+        # Of two rows a device, statistics are as large as the rows, which may travel in their place.
+        assert len(counter) <= 2
+        assert set(counter.by_kind) in ({"all_reduce"}, {"all_to_all", "all_gather"})
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
