@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gdt.observe import from_host
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 
 
 @checked_class(eager=True)
@@ -67,12 +69,13 @@ class Dropout(Module):
         >>> int(first) == int(second)
         False
         """
-        (calls,) = from_host("Dropout", self._count)
+        # A recorded step counts again where `key` may be that of all blocks of a Pipelined.
+        (calls,) = from_host("Dropout", partial(self._count, self.key.mesh))
         return random.fold_in(self.key, calls)
 
-    def _count(self) -> tuple[DistributedArray]:
-        """Return the number of calls so far as an array, and count one more."""
-        calls = distribute(np.uint64(self.calls), Layout.replicated(self.key.mesh, 0))
+    def _count(self, mesh: Mesh) -> tuple[DistributedArray]:
+        """Return the number of calls so far as an array of a mesh, and count one more."""
+        calls = distribute(np.uint64(self.calls), Layout.replicated(mesh, 0))
         self.calls += 1
         return (calls,)
 

@@ -188,6 +188,23 @@ def test_dropout_drops_other_elements_in_each_block() -> None:
     np.testing.assert_array_equal(model(x), model(x))
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_recorded_step_drops_the_same_elements(blocks) -> None:
+    mesh = gdt.create_mesh([("stage", 2)], blocks=blocks)
+    x = gdt.ones((4, SIZE), layout=gdt.Layout([None, None], mesh))
+
+    def sums(wrap) -> list[float]:
+        with gdt.default_mesh(mesh):
+            layers = [
+                nn.Sequential(nn.Dense(SIZE, SIZE, key=n), nn.Dropout(0.5, key=n)) for n in (0, 1)
+            ]
+            model = nn.Pipelined(layers, micro_batches=2)
+        step = wrap(lambda x: gdt.sum(model(x)))
+        return [float(step(x)) for _ in range(5)]
+
+    assert sums(gdt.function) == sums(lambda step: step)
+
+
 # ---------------------------------------------------------------- what is sent and kept
 
 
