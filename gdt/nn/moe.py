@@ -37,7 +37,7 @@ from gdt.ops.indexing import getitem
 from gdt.ops.movement import made_whole, relayout
 from gdt.ops.products.op import matmul
 from gdt.ops.ranges import arange
-from gdt.ops.reductions import mean, sum_
+from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims, reshape, transpose
 from gdt.ops.sorting import argsort, top_k
 from gdt.sharding.default_mesh import get_default_mesh
@@ -178,8 +178,9 @@ class MoE(Module):
         y = reshape(y, x.shape)
         if not routing:
             return y
-        share = astype(routes.asked, probabilities.dtype) / max(self.top_k * tokens, 1)
-        balance = self.experts * sum_(share * mean(probabilities, axis=1), axis=-1)
+        count = max(tokens, 1)
+        share = astype(routes.asked, probabilities.dtype) / (self.top_k * count)
+        balance = self.experts * sum_(share * (sum_(probabilities, axis=1) / count), axis=-1)
         told = Routing(balance, routes.dropped, routes.asked)
         return y, Routing(*[reshape(a, (*lead, *a.shape[1:])) for a in told])
 

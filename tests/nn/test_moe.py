@@ -199,6 +199,14 @@ def test_groups_are_the_leading_axes_of_x(rng) -> None:
     assert layer(x[:, :, :0]).shape == (2, 3, 0, SIZE)
 
 
+@pytest.mark.filterwarnings("error")
+def test_groups_of_no_tokens_ask_nobody() -> None:
+    layer = nn.MoE(4, 8, size=SIZE, key=0)
+    y, routing = layer(gdt.zeros((3, 0, SIZE), "float32"), routing=True)
+    assert y.shape == (3, 0, SIZE)
+    assert (routing.balance.tolist(), routing.dropped.tolist()) == ([0.0] * 3, [0] * 3)
+
+
 def test_matrices_of_experts_begin_as_those_of_dense_layers() -> None:
     layer = nn.MoE(64, 32, size=16, key=3)
     limit = math.sqrt(6 / 48)
