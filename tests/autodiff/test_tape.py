@@ -373,3 +373,23 @@ def test_declarations_of_ops_that_do_not_fit(declare: Callable[[], Any], message
     with pytest.raises(GdtError, match=message):
         declare()
     assert np.mean(gdt.asarray([1.0, 2.0])).tolist() == 1.5  # type: ignore[call-overload]
+
+
+def test_a_relayout_of_what_an_op_has_moved_has_second_derivatives(rng) -> None:
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)])
+    x, y = rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
+
+    def second(layouts):
+        def loss(x, y):
+            moved = x * y
+            return gdt.sum(gdt.tanh(gdt.relayout(x, layouts[2]) + moved))
+
+        squares = lambda x, y: gdt.sum(gdt.grad(loss)(x, y) ** 2)
+        return gdt.grad(squares)(
+            *[gdt.asarray(v, layout=l) for v, l in zip((x, y), layouts, strict=False)]
+        )
+
+    specs = (["a", None], ["b", "a"], [None, "a"])
+    got = second([gdt.Layout(spec, mesh) for spec in specs])
+    one = gdt.create_mesh([("z", 1)])
+    np.testing.assert_allclose(got, second([gdt.Layout([None, None], one)] * 3))
