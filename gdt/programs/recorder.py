@@ -83,7 +83,10 @@ class Recorder(Observer):
                 operands[i] = relayout(args[i], layout)  # type: ignore[arg-type]
         with observing_only():
             op(*operands, **static)  # makes the plan ready
-        return op.plan_of_call(tuple(operands), static), tuple(operands)
+        moved = op.plan_of_call(tuple(operands), static)
+        if moved.fast is None or moved.outs != plan.outs:  # it goes another way from there
+            return plan, args
+        return moved, tuple(operands)
 
     def on_run(
         self,

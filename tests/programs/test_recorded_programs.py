@@ -125,3 +125,16 @@ def test_a_random_step_is_bitwise_the_same(seed: int) -> None:
         return [*copies, *state.values(), *survivors]
 
     assert same(history(gdt.function), history(lambda step: step))
+
+
+@pytest.mark.parametrize("spec", [["a", None], ["b", "a"]], ids=str)
+def test_constants_are_not_moved_to_where_an_op_goes_another_way(spec) -> None:
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)])
+    values = np.random.default_rng(0).normal(size=(8, 4))
+    x = gdt.asarray(values, layout=gdt.Layout(spec, mesh))
+    places = lambda x: gdt.arange(8, layout=gdt.Layout([None], x.mesh)) * 3 % 5
+    rows = lambda x: gdt.sum(gdt.tanh(gdt.take(x, places(x), axis=0)))
+    second = gdt.grad(lambda x: gdt.sum(gdt.grad(rows)(x) ** 2))
+    recorded, expected = gdt.function(second), second(x).numpy()
+    for _ in range(4):
+        np.testing.assert_array_equal(recorded(x), expected)
