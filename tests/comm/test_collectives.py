@@ -178,7 +178,7 @@ def test_statistics_send_what_an_all_reduce_of_them_sends(p: int) -> None:
         with gdt.count_collectives() as counter:
             call()
         assert counter.bytes == 2 * (p - 1) * 4 * numbers
-        # Of two rows a device, statistics are as large as the rows, which may travel in their place.
+        # Statistics of two rows a device are as large as the rows, which may travel instead.
         assert len(counter) <= 2
         assert set(counter.by_kind) in ({"all_reduce"}, {"all_to_all", "all_gather"})
 
