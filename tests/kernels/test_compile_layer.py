@@ -174,7 +174,7 @@ TOO_LARGE: dict[str, Callable[[], Any]] = {
     "normalisation of nearly as many": lambda: launches.bn_apply(
         huge(NEARLY, 1, 1), huge(1), huge(1), None, None, huge(NEARLY, 1, 1)),
     "nearly as many classes": lambda: launches.softmax_ce_gradient(
-        huge(1, NEARLY), huge(1, dtype="int32"), huge(1), huge(1, NEARLY), total=NEARLY),
+        huge(1, NEARLY), huge(1, dtype="int32"), huge(1), huge(1), huge(1, NEARLY), total=NEARLY),
     "matmul": lambda: launches.matmul(huge(OVER, 2), huge(2, 2), huge(OVER, 2), scratch),
     "random": lambda: launches.random("uniform", huge(1, OVER), huge(1, dtype="int64"), KEY, KEY),
 }  # fmt: skip

@@ -113,6 +113,16 @@ def _add_at(g: np.ndarray, indices: np.ndarray, carrier: np.ndarray, axis: int) 
     return out
 
 
+def _rows_of_groups(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(x, indices[..., None] % x.shape[1], 1)
+
+
+def _add_to_rows_of_groups(g: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
+    out = np.zeros((len(g), count, g.shape[-1]), g.dtype)
+    np.add.at(out, (np.arange(len(g))[:, None], indices), g)
+    return out
+
+
 def _add_along(g: np.ndarray, indices: np.ndarray, carrier: np.ndarray, axis: int) -> np.ndarray:
     shape = list(np.broadcast_shapes(g.shape, indices.shape))
     g, indices = np.broadcast_to(g, shape), np.broadcast_to(indices, shape)
@@ -146,6 +156,14 @@ SAMPLES: dict[str, list[Sample]] = {
     "add_along_axis": [
         Sample((_real(7, 3), _ints(-5, 5, 7, 3), np.zeros(5)), {"axis": 1}, _add_along),
         Sample((_real(4, 6), _ints(0, 9, 4, 1), np.zeros(9)), {"axis": 0}, _add_along),
+    ],
+    "rows_of_groups": [
+        Sample((_real(4, 5, 3), _ints(-5, 5, 4, 6)), {}, _rows_of_groups, exact=True),
+        Sample((_real(3, 2, 4), _ints(0, 2, 3, 0)), {}, _rows_of_groups, exact=True),
+    ],
+    "add_to_rows_of_groups": [
+        Sample((_real(4, 6, 3), _ints(-5, 5, 4, 6)), {"count": 5}, _add_to_rows_of_groups),
+        Sample((_real(3, 0, 4), _ints(0, 2, 3, 0)), {"count": 2}, _add_to_rows_of_groups),
     ],
     "one_hot": [
         Sample((_ints(-1, 6, 7),), {"depth": 5}, _one_hot, exact=True),
