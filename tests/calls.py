@@ -61,6 +61,11 @@ def _fresh() -> gdt.DistributedArray:
     return gdt.ones((4, 2), layout=ROWS)
 
 
+def _abstract(devices: int = 2) -> gdt.DistributedArray:
+    mesh = gdt.create_mesh([("a", devices)], device_type="abstract")
+    return gdt.ones((4, 2), layout=gdt.Layout(["a", None], mesh))
+
+
 def _square(x: Any) -> Any:
     return gdt.sum(gdt.multiply(x, x))
 
@@ -270,6 +275,15 @@ CALLS: dict[str, Callable[[], Call]] = {
     "matmul_precision": lambda: (_entered(gdt.matmul_precision), ("tensorfloat32",), {}),
     "implicit_fetch": lambda: (_entered(gdt.implicit_fetch), ("allow",), {}),
     "explain": lambda: (gdt.explain, (_square, X), {}),
+    "Link": lambda: (gdt.Link, (1e10, 1e-6), {}),
+    "Machine": lambda: (gdt.Machine, ({"float32": 1e12}, 1e11, 16e9),
+        {"links": {"a": gdt.Link(1e10)}, "devices_per_host": 4, "share": 0.5,
+         "bandwidth_share": 0.5, "launch": 1e-6, "half": 64.0, "name": "mine"}),
+    "predict": lambda: (gdt.predict, (_square, _abstract()),
+        {"machine": gdt.Machine.named("a100-80gb")}),
+    "predict_scaling": lambda: (gdt.predict_scaling,
+        (lambda devices: lambda: _square(_abstract(devices)), [2, 4]),
+        {"machine": gdt.Machine.named("a100-80gb"), "measured": {2: 0.001}}),
     # ---- gradients
     "GradientTape": lambda: (gdt.GradientTape, (), {"persistent": True}),
     "GradientTape.watch": lambda: (gdt.GradientTape().watch, (X,), {}),

@@ -60,6 +60,7 @@ USERS_FUNCTIONS = {
     ("fromfile", "bytes"), ("load", "bytes"), ("genfromtxt", "dict"),
     *[("fromfunction", what) for what in ("bytes", "empty", "unknown argument")],
     ("explain", "unknown argument"), ("explain", "missing argument"), ("vjp", "missing argument"),
+    ("predict", "missing argument"),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.arguments import checked
+from gdt.arguments import checked, checked_class
 from gdt.errors import ArgumentError, error
 from gdt.sharding.mesh import Mesh
 
@@ -49,6 +49,7 @@ def believed(what: str, value: object, unit: str) -> float:
     return float(value)
 
 
+@checked_class(eager=True)
 @dataclass(frozen=True)
 class Link:
     """The connection of the devices along a mesh axis.
@@ -73,6 +74,7 @@ class Link:
             object.__setattr__(self, name, believed(what, getattr(self, name), unit))
 
 
+@checked_class(eager=True)
 @dataclass(frozen=True)
 class Machine:
     """A device, and the links between devices: what `gdt.predict` prices a step by.
