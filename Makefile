@@ -66,7 +66,7 @@ full-cupy: $(VENV)-cupy13/test-cupy13.stamp
 # Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit;
 # a GPT of 1,000 steps under every scheme, and the networks of all 60,000 digits.
 full-networks:
-	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/sharding/test_choice.py tests/examples/test_examples.py
+	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/sharding/test_choice.py tests/examples/test_examples.py tests/nn/test_pipelined.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
 full-memory:

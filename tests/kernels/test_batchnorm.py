@@ -24,6 +24,8 @@ from .harness import (
     run_case,
 )
 
+FULL = pytest.mark.kernels_full
+
 EPS = 1e-3
 OPTIONS: dict[str, Any] = {
     "dtype": list(DTYPES),
@@ -131,7 +133,7 @@ def test_forward_and_backward(case: dict[str, Any]) -> None:
     run_case(check_forward_and_backward, case)
 
 
-@pytest.mark.kernels_full
+@FULL
 @pytest.mark.parametrize(("outer", "inner"), [(37, 1), (2, 300)], ids=["columns", "planes"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_forward_and_backward_in_full(dtype: str, outer: int, inner: int) -> None:
@@ -140,8 +142,14 @@ def test_forward_and_backward_in_full(dtype: str, outer: int, inner: int) -> Non
         run_case(check_forward_and_backward, case)
 
 
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("inner", [1, 7])
+@pytest.mark.parametrize(
+    ("inner", "sanitizer"),
+    [
+        pytest.param(inner, name, marks=() if (inner == 7) == (name == "thread") else FULL)
+        for inner in (1, 7)
+        for name in SANITIZERS
+    ],
+)
 def test_forward_and_backward_under_sanitizers(sanitizer: str, inner: int) -> None:
     check_forward_and_backward(
         "float32", 5, 3, inner, "data", "both", "dy", True, Execute(sanitizer=sanitizer)

@@ -104,8 +104,19 @@ def trained_on_one() -> tuple[list[float], dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize(("dims", "kept"), MESHES, ids=str)
-@pytest.mark.parametrize(("steps", "apart"), [(100, False), (5, True)])
-def test_a_hundred_steps_are_those_of_one_device(dims, kept, steps, apart) -> None:
+@pytest.mark.parametrize(
+    ("steps", "apart"),
+    [pytest.param(100, False, marks=pytest.mark.networks_full), (12, False), (5, True)],
+)
+def test_steps_are_those_of_one_device_on_every_mesh(dims, kept, steps, apart) -> None:
+    check_steps(dims, kept, steps, apart)
+
+
+def test_a_hundred_steps_are_those_of_one_device() -> None:
+    check_steps(*MESHES[-1], 100, False)
+
+
+def check_steps(dims, kept, steps, apart) -> None:
     repeats = 2 if dict(dims)["stage"] == 2 and not apart else 1
     mesh = gdt.create_mesh(dims, blocks=int(np.prod([n for _, n in dims])) if apart else None)
     model = nn.Pipelined(blocks_on(mesh), "stage", 4, repeats=repeats)
