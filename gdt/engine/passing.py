@@ -80,13 +80,14 @@ def exchanged_operands(
     known = FORMS.get()
     if known is None or not op.rule or op.donated:
         return None
-    types = tuple([_remembered_type(a) for a in args])
+    remembered = [_remembered(a) for a in args]  # once: the tape of another thread may forget them
+    types = tuple([None if form is None else form.type for form in remembered])
     if any(types):
         if types not in plan.forms:
             plan.forms[types] = _cheaper_forms(op, plan.types, types, static)
         positions = plan.forms[types]
         if positions:
-            return [a._resolved if i in positions else a for i, a in enumerate(args)]
+            return [remembered[i] if i in positions else a for i, a in enumerate(args)]
     layouts = [
         plan.target_layouts[i] if i in plan.exchanged and a._resolved is None else None
         for i, a in enumerate(args)
@@ -130,11 +131,11 @@ def forget(known: list[weakref.ref[DistributedArray]]) -> None:
     known.clear()
 
 
-def _remembered_type(x: Any) -> ArrayType | None:
-    """The type of the form that an array without partial reductions remembers."""
-    if type(x) is not DistributedArray or x._resolved is None or any(x.type.layout.reductions):
+def _remembered(x: Any) -> DistributedArray | None:
+    """The form that an array without partial reductions remembers."""
+    if type(x) is not DistributedArray or any(x.type.layout.reductions):
         return None
-    return x._resolved.type
+    return x._resolved
 
 
 def _cheaper_forms(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import gdt
 from gdt.autodiff.reverse_mode import GradientWarning
+from gdt.engine import passing
 from gdt.engine.op import Op
 from gdt.errors import GdtError, GradientError
 
@@ -393,3 +395,27 @@ def test_a_relayout_of_what_an_op_has_moved_has_second_derivatives(rng) -> None:
     got = second([gdt.Layout(spec, mesh) for spec in specs])
     one = gdt.create_mesh([("z", 1)])
     np.testing.assert_allclose(got, second([gdt.Layout([None, None], one)] * 3))
+
+
+def test_a_tape_of_another_thread_may_forget_the_form_that_an_op_takes(monkeypatch, rng) -> None:
+    mesh = gdt.create_mesh([("a", 8)])
+    values = rng.normal(size=(56, 40)), rng.normal(size=(40, 56))  # as no other test has: no plan
+    x = gdt.asarray(values[0], layout=gdt.Layout([None, "a"], mesh))
+    w = gdt.asarray(values[1], layout=gdt.Layout([None, None], mesh))
+    with gdt.GradientTape(persistent=True) as other:
+        loss = gdt.sum(gdt.relu(x @ w))
+    assert x._resolved is not None
+    choose = passing._cheaper_forms
+
+    def choose_late(*args):
+        monkeypatch.setattr(passing, "_cheaper_forms", choose)
+        thread = threading.Thread(target=other.gradient, args=(loss, w))
+        thread.start()
+        thread.join()
+        return choose(*args)
+
+    monkeypatch.setattr(passing, "_cheaper_forms", choose_late)
+    with gdt.GradientTape():
+        y = gdt.relu(x @ w)
+    assert x._resolved is None
+    np.testing.assert_allclose(y, np.maximum(values[0] @ values[1], 0))
