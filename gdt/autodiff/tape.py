@@ -94,6 +94,8 @@ class GradientTape(Observer):
     def __exit__(self, *exception: object) -> None:
         OBSERVERS.reset(self._tokens[0])
         FORMS.reset(self._tokens[1])
+        if exception[0] is not None:  # nobody asks for gradients
+            forget(self.forms)
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         if self.nodes is not None:  # None after a gradient that was called inside the block

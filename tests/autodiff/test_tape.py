@@ -15,7 +15,7 @@ import gdt
 from gdt.autodiff.reverse_mode import GradientWarning
 from gdt.engine import passing
 from gdt.engine.op import Op
-from gdt.errors import GdtError, GradientError
+from gdt.errors import GdtError, GradientError, ShapeError
 
 WHOLE = np.arange(1.0, 13.0).reshape(3, 4)
 
@@ -395,6 +395,17 @@ def test_a_relayout_of_what_an_op_has_moved_has_second_derivatives(rng) -> None:
     got = second([gdt.Layout(spec, mesh) for spec in specs])
     one = gdt.create_mesh([("z", 1)])
     np.testing.assert_allclose(got, second([gdt.Layout([None, None], one)] * 3))
+
+
+def test_a_tape_that_ends_with_an_error_leaves_no_forms() -> None:
+    mesh = gdt.create_mesh([("a", 8)])
+    x = gdt.ones((24, 16), layout=gdt.Layout([None, "a"], mesh))
+    w = gdt.ones((16, 24), layout=gdt.Layout([None, None], mesh))
+    with pytest.raises(ShapeError), gdt.GradientTape():
+        y = gdt.relu(x @ w)
+        assert x._resolved is not None
+        y @ x.T[:5]
+    assert x._resolved is None
 
 
 def test_a_tape_of_another_thread_may_forget_the_form_that_an_op_takes(monkeypatch, rng) -> None:
