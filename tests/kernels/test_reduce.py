@@ -199,8 +199,8 @@ def test_a_gigabyte_is_reduced_by_enough_warps(shape: tuple[int, ...], argument:
     else:
         first, *_ = launches.reduce("Sum", x, np.empty((outer, inner), np.float32), np.empty)
     warps = int(np.prod(first.grid) * np.prod(first.block)) // 32
-    if inner == 1 and len(first.block) == 2:  # a warp a row
-        warps = min(warps, outer * first.grid[1])
+    if inner == 1 and len(first.block) == 2:  # as many warps a row as it has lanes for
+        warps = min(warps, outer * first.grid[1] * first.block[0] // 32)
     assert warps >= 8 * MULTIPROCESSORS
 
 
