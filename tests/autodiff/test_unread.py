@@ -68,6 +68,7 @@ def test_gradients_read_what_their_ops_name(name: str, freed: list[str]) -> None
             assert np.array_equal(got.numpy(), want.numpy(), equal_nan=True), (name, sample)
 
 
+@pytest.mark.usefixtures("registries_are_restored")
 def test_a_gradient_that_reads_what_is_not_named_is_an_error(freed: list[str]) -> None:
     @op("... -> ...")
     def cube(xp: Any, x: Any, /) -> Any:
