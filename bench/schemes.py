@@ -24,53 +24,12 @@ from rich.console import Console
 import gdt
 from bench.launch import launch
 from examples import parallel_gpt as example
+from examples.parallel_gpt import GPT, Size
 from gdt import nn
 from gdt.backend.abstract import DEVICE
 from gdt.benchmark import tables
 
 ITEM = 4  # bytes of a float32
-
-
-class Size(NamedTuple):
-    """Layers, width, heads, vocabulary, tokens of a text, texts in a batch."""
-
-    layers: int = 3
-    width: int = 192
-    heads: int = 12
-    vocabulary: int = 384
-    tokens: int = 32
-    batch: int = 64
-
-
-class Block(nn.Module):
-    """Attention and two dense layers, each after a normalisation and beside a residual."""
-
-    def __init__(self, size: Size, key: int) -> None:
-        d = size.width
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.attention = nn.MultiHeadAttention(size.heads, d, causal=True, key=key)
-        self.up = nn.Dense(d, 4 * d, activation="gelu", key=key + 100)
-        self.down = nn.Dense(4 * d, d, key=key + 200)
-
-    def __call__(self, x: Any) -> Any:
-        x = x + self.attention(self.norm1(x))
-        return x + self.down(self.up(self.norm2(x)))
-
-
-class GPT(nn.Module):
-    """Logits of the next token, whose head is the table of the embedding."""
-
-    def __init__(self, size: Size) -> None:
-        self.table = nn.Embedding(size.vocabulary, size.width, key=1)
-        self.positions = nn.Embedding(size.tokens, size.width, key=2)
-        self.blocks = [Block(size, n) for n in range(size.layers)]
-        self.norm = nn.LayerNorm(size.width)
-
-    def __call__(self, tokens: Any) -> Any:
-        x = self.table(tokens) + self.positions.weight
-        for block in self.blocks:
-            x = block(x)
-        return self.table.logits(self.norm(x))
 
 
 # ---------------------------------------------------------------- schemes and their formulas
@@ -240,7 +199,7 @@ SCHEMES = {
     "FSDP 4 x sequence 4": Scheme(shards=4, tensor=4, is_sequence=True),
     "data 2 x FSDP 2 x tensor 4": Scheme(2, 2, tensor=4),
 }
-SMALL = Size()
+SMALL = Size(layers=3, width=192, heads=12, vocabulary=384, batch=64)
 # Brown et al. 2020, "Language Models are Few-Shot Learners": GPT-3, without 94 of its layers.
 WIDE = Size(2, 12_288, 96, 51_200, 2_048, 128)
 WIDE_SCHEMES = {
@@ -264,9 +223,9 @@ class Measured(NamedTuple):
     peak_of_all: int
 
 
-def measure(scheme: Scheme, size: Size, device_type: str = "abstract") -> Measured:
-    """Take three steps of a scheme with one block for each device, and measure the last."""
-    dims, before = scheme.mesh_dims, DEVICE.now
+def training(scheme: Scheme, size: Size, device_type: str) -> tuple[Callable[[], None], Any, Any]:
+    """Return a step of a scheme with one block for each device, its model and its optimizer."""
+    dims = scheme.mesh_dims
     blocks = None if device_type == "abstract" else math.prod(k for _, k in dims)
     mesh = gdt.create_mesh(dims, blocks=blocks, device_type=device_type)
     with scheme.layouts(mesh).scope():
@@ -284,6 +243,13 @@ def measure(scheme: Scheme, size: Size, device_type: str = "abstract") -> Measur
         _, gradients = gdt.value_and_grad(loss)(model)
         optimizer.update(model, gradients)
 
+    return step, model, optimizer
+
+
+def measure(scheme: Scheme, size: Size, device_type: str = "abstract") -> Measured:
+    """Take three steps of a scheme, and measure the last."""
+    before = DEVICE.now
+    step, model, optimizer = training(scheme, size, device_type)
     step(), step()
     DEVICE.peak = DEVICE.now
     with gdt.count_collectives() as counter, gdt.testing.peak_memory(model, optimizer) as memory:

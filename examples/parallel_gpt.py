@@ -20,17 +20,32 @@ from gdt import nn
 
 PAGE = Path(__file__).parent.parent / "docs" / "parallel-training.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
-LAYERS, SIZE, HEADS, VOCABULARY, TOKENS, BATCH = 2, 64, 4, 64, 32, 16
+
+
+class Size(NamedTuple):
+    """Layers, width, heads, vocabulary, tokens of a text, texts in a batch."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    vocabulary: int = 64
+    tokens: int = 32
+    batch: int = 16
+
+
+SMALL = Size()
+LAYERS, SIZE, HEADS, VOCABULARY, TOKENS, BATCH = SMALL
 
 
 class Block(nn.Module):
     """Attention and two dense layers, each after a normalisation and beside a residual."""
 
-    def __init__(self, key: int) -> None:
-        self.norm1, self.norm2 = nn.LayerNorm(SIZE), nn.LayerNorm(SIZE)
-        self.attention = nn.MultiHeadAttention(HEADS, SIZE, causal=True, key=key)
-        self.up = nn.Dense(SIZE, 4 * SIZE, activation="gelu", key=key + 100)
-        self.down = nn.Dense(4 * SIZE, SIZE, key=key + 200)
+    def __init__(self, size: Size, key: int) -> None:
+        d = size.width
+        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.attention = nn.MultiHeadAttention(size.heads, d, causal=True, key=key)
+        self.up = nn.Dense(d, 4 * d, activation="gelu", key=key + 100)
+        self.down = nn.Dense(4 * d, d, key=key + 200)
 
     def __call__(self, x: Any) -> Any:
         x = x + self.attention(self.norm1(x))
@@ -40,11 +55,11 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Logits of the next token, whose head is the table of the embedding."""
 
-    def __init__(self) -> None:
-        self.table = nn.Embedding(VOCABULARY, SIZE, key=1)
-        self.positions = nn.Embedding(TOKENS, SIZE, key=2)
-        self.blocks = [Block(n) for n in range(LAYERS)]
-        self.norm = nn.LayerNorm(SIZE)
+    def __init__(self, size: Size = SMALL) -> None:
+        self.table = nn.Embedding(size.vocabulary, size.width, key=1)
+        self.positions = nn.Embedding(size.tokens, size.width, key=2)
+        self.blocks = [Block(size, n) for n in range(size.layers)]
+        self.norm = nn.LayerNorm(size.width)
 
     def __call__(self, tokens: Any) -> Any:
         x = self.table(tokens) + self.positions.weight

@@ -228,15 +228,12 @@ class Machine:
         if axis in self.links:
             return self.links[axis]
         k = mesh.axis_index(axis)
-        distance = math.prod(
-            mesh.sizes[k:]
-        )  # of the farthest devices along it, and their neighbours
+        distance = math.prod(mesh.sizes[k:])  # of the farthest devices along it
         kind = "host" if distance <= self.devices_per_host else "network"
         if kind not in self.links:
             problem = f"the machine has no link for the mesh axis {axis!r}"
-            remedy = (
-                f"Say links={{{axis!r}: gdt.Link(bandwidth, latency)}}, or 'host' and 'network'."
-            )
+            own = f"{{{axis!r}: gdt.Link(bandwidth, latency)}}"
+            remedy = f"Say links={own}, or 'host' and 'network'."
             raise error(ArgumentError, problem, remedy=remedy)
         return self.links[kind]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,17 +231,3 @@ def size_text(nbytes: float) -> str:
     """Return bytes as text, in powers of 1,000."""
     power = min(int(math.log10(max(nbytes, 1)) // 3), 4)
     return f"{nbytes / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
-
-
-def table(predictions: Sequence[tuple[str, Prediction]]) -> str:
-    """Return predictions by name as a table in Markdown."""
-    lines = [
-        "| | seconds | MFU | sent by a device | peak of a device | fits |",
-        "|---|---:|---:|---:|---:|---|",
-    ]
-    for name, p in predictions:
-        sent, fits = size_text(sum(p.bytes.values())), "yes" if p.fits else "no"
-        lines.append(
-            f"| {name} | {p.seconds:.3g} | {p.mfu:.1%} | {sent} | {size_text(p.peak)} | {fits} |"
-        )
-    return "\n".join(lines)

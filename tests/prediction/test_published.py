@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import pytest
 
 import gdt
+from bench.predictions import PUBLISHED, figure_of
 from gdt.errors import ArgumentError
 from gdt.prediction import machine as machines
 from gdt.prediction.transformer import TransformerStep
 
-DATA = json.loads((Path(machines.__file__).parent / "published.json").read_text())
+DATA = json.loads(PUBLISHED.read_text())
 RUNS = {run["name"]: run for run in DATA["runs"]}
 HELD_OUT = [name for name, run in RUNS.items() if not run["fitted"]]
 
 
-def predicted(run: dict[str, Any], **changes: Any) -> float:
-    """The figure of a run as its source states it."""
-    machine = gdt.Machine.named(run["machine"], **changes)
-    step = TransformerStep(**run["step"])
-    seconds = step.seconds(machine)
-    rates = {
-        "seconds": seconds,
-        "hardware TFLOP/s of a device": step.flops(recomputed=True) / seconds / step.devices / 1e12,
-        "MFU in %": 100 * step.flops() / seconds / step.devices / machine.rate("bfloat16"),
-    }
-    return rates[run["unit"]]
-
-
 def off(name: str) -> float:
-    return predicted(RUNS[name]) / RUNS[name]["measured"] - 1
+    return figure_of(RUNS[name]) / RUNS[name]["measured"] - 1
 
 
 def test_the_share_is_fitted_on_one_run() -> None:
@@ -41,7 +27,7 @@ def test_the_share_is_fitted_on_one_run() -> None:
     low, high = 0.3, 1.0
     for _ in range(40):
         share = (low + high) / 2
-        low, high = (share, high) if predicted(run, share=share) < run["measured"] else (low, share)
+        low, high = (share, high) if figure_of(run, share=share) < run["measured"] else (low, share)
     assert round(low, 3) == machines.FITTED_SHARE
 
 
