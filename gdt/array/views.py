@@ -17,13 +17,14 @@ are views when users call it is declared by `Op.shows`; a function of ops that r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref as reference
 
 import numpy as np
 
+from gdt.array.deferred import DeferredBlocks
 from gdt.comm.agreement import HISTORIES, origin_of
 from gdt.errors import ReadOnlyError, error
 from gdt.observe import KEEPERS, OBSERVERS
@@ -191,7 +192,7 @@ def taken(base: Any, steps: tuple[Step, ...]) -> Any:
     return base
 
 
-class OutdatedBlocks(tuple[Block, ...]):
+class OutdatedBlocks(DeferredBlocks):
     """A stand-in for the blocks of a view whose base has been written: whoever reads them has the
     view made anew."""
 
@@ -204,23 +205,17 @@ class OutdatedBlocks(tuple[Block, ...]):
         (blocks.base, blocks.steps), blocks.view = view._shared, reference(view)
         return blocks
 
-    def _read(self) -> tuple[Block, ...]:
+    def _compute(self) -> Sequence[Block]:
         view = self.view()
         if view is None or (view.blocks is not self and type(view.blocks) is OutdatedBlocks):
-            blocks: tuple[Block, ...] = taken(self.base, self.steps).blocks
+            blocks: Sequence[Block] = taken(self.base, self.steps).blocks
             return blocks
         if view.blocks is self:
             renew(view)
         return tuple(view.blocks)
 
-    def __len__(self) -> int:
-        return len(self._read())
-
-    def __iter__(self) -> Iterator[Block]:
-        return iter(self._read())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._read()[index]
+    def _read(self) -> Sequence[Block]:
+        return self._compute()  # not kept: the base may be written again
 
 
 def outdate(view: Any) -> None:
