@@ -414,18 +414,20 @@ class Messages:
         if self._parent:
             lengths = np.array([len(data), *map(len, data)], np.int64)
             self.transfer({self._parent[0]: [lengths, *data]}, (), what)
-            return self._from_first(None, what)
+            return self._from_first(what)
         values = [self._decoded(i, part.data, what) for i, part in enumerate(data) if i]
-        return self._from_first(decision([value, *values]), what)
+        decided = decision([value, *values])
+        self._to_children(encoded(decided, op), what)
+        return decided
 
-    def _from_first(self, value: Any, what: str) -> Any:
-        """The value of process 0, in the step that was begun."""
-        if not self._parent:
-            data = encoded(value, what.split(" ", maxsplit=1)[0])
-        else:
-            data = np.frombuffer(self.transfer({}, self._parent, what)[self._parent[0]], np.uint8)
+    def _from_first(self, what: str) -> Any:
+        """The value of process 0, in the step that was begun; it goes on to all below this one."""
+        payload = self.transfer({}, self._parent, what)[self._parent[0]]
+        self._to_children(np.frombuffer(payload, np.uint8), what)
+        return self._decoded(0, payload, what)
+
+    def _to_children(self, data: np.ndarray, what: str) -> None:
         self.transfer({i: [data] for i in reversed(self._children)}, (), what)
-        return self._decoded(0, data.data, what) if self._parent else value
 
     def _parts(self, source: int, payload: memoryview, what: str) -> list[np.ndarray]:
         """Return the parts in a payload that a child sends of all processes below it: their number,
@@ -447,10 +449,13 @@ class Messages:
 
     def broadcast(self, value: Any) -> Any:
         """The value that process 0 gives."""
-        if self.index == 0:
-            encoded(value)  # nothing is begun with one that cannot be sent
+        if self._parent:
+            self.begin("broadcast")
+            return self._from_first("broadcast")
+        data = encoded(value)  # nothing is begun with one that cannot be sent
         self.begin("broadcast")
-        return self._from_first(value, "broadcast")
+        self._to_children(data, "broadcast")
+        return value
 
     # ---- the end
 
