@@ -38,12 +38,12 @@ def settings() -> Settings:
     Raises DistributedError if a variable is missing beside others, or if two contradict each other.
     """
     env = os.environ
-    found = [named for names in (TORCH, JAX) if (named := _named(env, names))]
-    for names, values in zip(zip(TORCH, JAX, strict=True), zip(*found, strict=True), strict=False):
-        if len(found) == 2 and names[0] != TORCH[0]:  # addresses have many forms
-            _check_alike(names, values)
-    if found:
-        return found[0]
+    torch, jax = _named(env, TORCH), _named(env, JAX)
+    if torch and jax:
+        for i in (1, 2):  # the addresses may have different forms
+            _check_alike((TORCH[i], JAX[i]), (torch[i], jax[i]))
+    if told := torch or jax:
+        return told
     if SLURM[1] in env:
         return _of_slurm(env)
     return _of_kubernetes(env) if KUBERNETES in env else (None, None, None)
@@ -127,8 +127,8 @@ def _of_kubernetes(env: Mapping[str, str]) -> Settings:
         problem = f"{KUBERNETES} is {index}, and WORLD_SIZE is missing"
         remedy = (
             "Kubernetes does not tell how many pods there are: let the manifest set WORLD_SIZE "
+            "to the job's completions; to 1 if its pods have nothing to do with each other."
         )
-        remedy += "to the job's completions; to 1 if its pods have nothing to do with each other."
         raise error(DistributedError, "initialize", problem, remedy=remedy)
     if address := _given_address(env):
         return address, env["WORLD_SIZE"], index
