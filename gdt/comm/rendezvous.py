@@ -28,7 +28,6 @@ from gdt.comm.coordinator import Coordinator
 from gdt.comm.greetings import LOG, MOST, Greetings, receive, refuse, send
 from gdt.errors import DistributedError, error
 
-Sockets = dict[int, socket.socket]
 Job = dict[str, str]
 
 GREETING = "gdt 4"  # the name and the version of this protocol
@@ -138,7 +137,7 @@ def _welcome(
     stack: ExitStack,
 ) -> Meeting:
     own_server = stack.enter_context(_server((greetings.server.getsockname()[0], 0)))
-    sockets: Sockets = {}
+    sockets: dict[int, socket.socket] = {}
     # Where process 0 listens the others know but for the port.
     table: list[Any] = [None] * count
     table[0] = [socket.gethostname(), os.getpid(), "", own_server.getsockname()[1]]
