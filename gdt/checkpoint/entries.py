@@ -11,7 +11,7 @@ import numpy as np
 
 from gdt.arguments import shown_value
 from gdt.checkpoint.checksums import Bounds
-from gdt.comm.notes import connected, decided, decided_with_lines, gathered
+from gdt.comm.notes import connected, decided, decided_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state import Slot, slots
@@ -57,11 +57,6 @@ def _described(name: str, value: Any) -> str:
     if not name:
         return text
     return f"{name}: {text} in a tuple" if type(value) is int else f"{name}: {text}"
-
-
-def of_all_processes(value: Any, what: str) -> list[Any]:
-    """Return the values that all processes pass, in their order; what: the name of the exchange."""
-    return gathered(processes.current().count, value, what)
 
 
 def of_first_process(value: Any) -> Any:

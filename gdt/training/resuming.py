@@ -13,7 +13,8 @@ import numpy as np
 from gdt import random
 from gdt.array.array import DistributedArray
 from gdt.checkpoint import CheckpointManager, contents, restore
-from gdt.checkpoint.entries import of_all_processes, of_first_process
+from gdt.checkpoint.entries import of_first_process
+from gdt.comm.notes import gathered
 from gdt.data.feed import Feed, decoded, encoded
 from gdt.errors import CheckpointError, error
 from gdt.nn.module import Module
@@ -35,14 +36,14 @@ def save(fit: Any) -> Path:
     """Write the state of a `Fit` to its folder; return the file."""
     fit.read()
     rate = fit.trainer.optimizer.learning_rate
-    position = of_all_processes(fit.feed.position(), "fit")
+    positions = gathered(processes.current().count, fit.feed.position(), "fit")
     state = {
         "version": VERSION,
         "epoch": fit.epoch,
         "batch": fit.batch,
         "history": encoded({**vars(fit.history), "steps": _columns(fit.history.steps)}),
         "measurement": fit.measurement.state(),
-        "positions": position,
+        "positions": positions,
         "random": random.generator.state,
         "learning_rate": rate.value if isinstance(rate, AdjustableRate) else None,
         "callbacks": [_state_of(callback) for callback in fit.callbacks],
