@@ -5,9 +5,9 @@
 The functional API with several outputs and shared layers, a GAN with a training step of its own,
 and the classification of texts by a transformer; `tutorials` has more. Every program starts from
 the same weights, which NumPy draws, and sees the same batches; `LAYOUTS` spreads it over devices.
-The script runs each on
-gdt in all layouts, and on JAX by PYTHON, an interpreter with keras and jax; it prints the largest
-difference of losses, and writes those of JAX to guides_jax.json, beside which the tests hold gdt's.
+The script runs each on gdt in all layouts, and on JAX by PYTHON, an interpreter with keras and jax;
+it prints the largest difference of losses, and writes those of JAX to guides_jax.json, beside which
+the tests hold gdt's.
 """
 
 from __future__ import annotations
