@@ -13,6 +13,11 @@ from gdt.prediction.pricing import Prediction, predict, seconds_text, size_text
 
 __all__ = ["PredictedScaling", "predict_scaling"]
 
+PARTS = {
+    "products": "products", "memory": "memory-bound", "launches": "launches",
+    "exposed": "communication",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class PredictedScaling:
@@ -51,12 +56,12 @@ class PredictedScaling:
         """
         from matplotlib.figure import Figure  # noqa: PLC0415  # optional
 
-        figure = Figure(figsize=(6, 4), layout="constrained")
+        figure = Figure(figsize=(7, 4), layout="constrained")
         axes, bottom = figure.subplots(), [0.0] * len(self.predictions)
         names = [f"{n:,}" for n in self.predictions]
-        for part in ("products", "memory", "launches", "exposed"):
+        for part, label in PARTS.items():
             heights = [getattr(p, part) for p in self.predictions.values()]
-            axes.bar(names, heights, bottom=bottom, label=part)
+            axes.bar(names, heights, bottom=bottom, label=label)
             bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
         measured = [f"{n:,}" for n in self.predictions if n in self.measured]
         if measured:
@@ -64,7 +69,7 @@ class PredictedScaling:
             axes.plot(measured, seconds, "ko", label="measured")
         axes.set_xlabel("devices")
         axes.set_ylabel("seconds of a step")
-        axes.legend()
+        figure.legend(loc="outside right upper")
         return figure
 
 
