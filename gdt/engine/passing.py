@@ -97,9 +97,7 @@ def exchanged_operands(
     forms = move_to_layouts(args, layouts, op=op.name)
     for array, layout, form in zip(args, layouts, forms, strict=True):
         if layout is not None:
-            array._resolved = form
-            if not any(array.type.layout.reductions):
-                known.append(weakref.ref(array))
+            remember(array, form)
     return forms
 
 
@@ -121,6 +119,15 @@ def remembering() -> Iterator[None]:
     finally:
         FORMS.reset(token)
         forget(known)
+
+
+def remember(array: DistributedArray, form: DistributedArray) -> None:
+    """Let an array remember its resolved value or, until the tape forgets it, another form."""
+    if not any(array.type.layout.reductions):
+        if (known := FORMS.get()) is None:
+            return
+        known.append(weakref.ref(array))
+    array._resolved = form
 
 
 def forget(known: list[weakref.ref[DistributedArray]]) -> None:

@@ -408,6 +408,27 @@ def test_a_tape_that_ends_with_an_error_leaves_no_forms() -> None:
     assert x._resolved is None
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, gdt.checkpointed])
+def test_gradients_leave_no_forms_of_what_a_function_reads_and_returns(wrap) -> None:
+    """Also where a checkpointed function runs again after the forms of the first call."""
+    mesh = gdt.create_mesh([("a", 8)])
+    x = gdt.ones((24, 16), layout=gdt.Layout([None, "a"], mesh))
+    w = gdt.ones((16, 24), layout=gdt.Layout([None, None], mesh))
+
+    def layer(x, w):
+        hidden = gdt.tanh(x)
+        return gdt.relu(x @ w) + gdt.relu(hidden @ w), hidden
+
+    with gdt.GradientTape(persistent=True) as tape:
+        y, hidden = wrap(layer)(x, w)
+        assert x._resolved is not None
+        assert hidden._resolved is not None
+        loss = gdt.sum(y) + gdt.sum(hidden)
+    for _ in range(3):
+        tape.gradient(loss, [x, w])
+        assert x._resolved is hidden._resolved is None
+
+
 def test_a_tape_of_another_thread_may_forget_the_form_that_an_op_takes(monkeypatch, rng) -> None:
     mesh = gdt.create_mesh([("a", 8)])
     values = rng.normal(size=(56, 40)), rng.normal(size=(40, 56))  # as no other test has: no plan
