@@ -28,7 +28,7 @@ ARCH = "sm_90a"
 # Of a multiprocessor of an H100: CUDA C++ Programming Guide, "technical specifications".
 REGISTERS, THREADS, BLOCKS, SHARED = 1 << 16, 2048, 32, 227 << 10
 SHARED_OF_SYSTEM = 1 << 10  # of each block
-WIDTHS = (1, 2, 4, 8, 16)  # bytes that one load reads
+PACK = 16  # bytes, the most that one load reads
 BEGIN, END = "<!-- python -m tests.kernels.machine_code -->\n", "<!-- end -->\n"
 
 
@@ -198,7 +198,7 @@ def table() -> list[str]:
 def _line(row: Row, report: re.Match[str], code: str) -> str:
     registers = int(report["registers"])
     blocks = blocks_of(registers, row.threads, row.shared + static_shared(report))
-    loops = sorted(map(load_widths, inner_loops(code)), key=lambda widths: widths[WIDTHS[-1]])
+    loops = sorted(map(load_widths, inner_loops(code)), key=lambda widths: widths[PACK])
     loads = ", ".join(f"{n} of {b}" for b, n in sorted(loops[-1].items()) if n) if loops else ""
     products = sum(n for name, n in opcodes(code).items() if name.startswith("HMMA"))
     kib = in_flight(code, blocks, row.threads) / 1024

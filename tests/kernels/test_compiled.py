@@ -19,6 +19,7 @@ from .harness import empty
 from .machine_code import (
     BEGIN,
     END,
+    PACK,
     ROWS,
     blocks_of,
     code_of,
@@ -89,7 +90,6 @@ LOADS = dict.fromkeys(
      "sgd", "adam"], 4,
 ) | {"momentum": 6}  # fmt: skip
 IN_FLIGHT = 32 << 10
-PACK = 16  # bytes
 OTHERS = {"double", "half_t", "int", "Min"}  # compiled like those that are looked at
 THREADS, ROW_OF_LOGITS = 256, 128  # of a block; where a warp has a row of logits
 SERIALIZED = "wgmma.mma_async instructions are serialized"  # ptxas, of registers touched too early
