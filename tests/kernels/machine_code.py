@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from gdt.cuda import compiler, launches, sources
 from gdt.cuda.compiler import Cubin
+from gdt.cuda.launches.attention import MMA_WIDTHS, launch_shape
 from gdt.cuda.sources import Instance
 
 REPORT = re.compile(
@@ -49,17 +50,19 @@ class Row(NamedTuple):
 
 
 def _row(
-    file: str, kernel: str, types: str, threads: int, passes: str, before: str, expected: str,
-    shared: int = 0,
-) -> Row:  # fmt: skip
-    return Row(
-        Instance(file, kernel, tuple(types.split(", "))), threads, shared, passes, before, expected
-    )
+    file: str, kernel: str, types: str, threads: int, passes: str, before: str, expected: str
+) -> Row:
+    instance = Instance(file, kernel, tuple(types.split(", ")))
+    return Row(instance, threads, 0, passes, before, expected)
 
 
-BN, RED, CE, UP, RND, ATT = (
-    "batchnorm.cu", "reduce.cu", "softmax_ce.cu", "update.cu", "random.cu", "attention_mma.cu",
-)  # fmt: skip
+def _attention_row(kernel: str, width: int, passes: str, expected: str) -> Row:
+    instance = Instance("attention_mma.cu", kernel, ("half_t", str(width)))
+    _, (threads,), shared = launch_shape(instance, 1, 1)
+    return Row(instance, threads, shared, passes, "none on tensor cores", expected)
+
+
+BN, RED, CE, UP, RND = "batchnorm.cu", "reduce.cu", "softmax_ce.cu", "update.cu", "random.cu"
 WELFORD = "85 % of a copy: apex' Welford kernels"
 COPY = "85 to 90 % of a copy"
 ROWS = [
@@ -85,16 +88,13 @@ ROWS = [
     _row(RND, "random_normal", "float, unsigned, float", 256, "1 written", "4 stores of 4 bytes",
          "20 to 30 %: bound by arithmetic"),
     *(
-        _row(ATT, kernel, f"half_t, {width}", 128, passes, before, expected, shared)
-        for kernel, passes, before, expected, shares in (
-            ("attention_mma", "2 products", "none on tensor cores",
-             "200 to 300 TFLOP/s: FlashAttention-2", {64: 36_864, 128: 69_632, 256: 101_376}),
-            ("attention_mma_dq", "3 products", "none on tensor cores",
-             "150 to 200 TFLOP/s: FlashAttention-2", {64: 36_864, 128: 69_632, 256: 101_376}),
-            ("attention_mma_dkv", "4 products", "none on tensor cores",
-             "150 to 200 TFLOP/s: FlashAttention-2", {64: 36_864, 128: 69_632, 256: 101_376}),
+        _attention_row(kernel, width, passes, expected)
+        for kernel, passes, expected in (
+            ("attention_mma", "2 products", "200 to 300 TFLOP/s: FlashAttention-2"),
+            ("attention_mma_dq", "3 products", "150 to 200 TFLOP/s: FlashAttention-2"),
+            ("attention_mma_dkv", "4 products", "150 to 200 TFLOP/s: FlashAttention-2"),
         )
-        for width, shared in shares.items()
+        for width in MMA_WIDTHS
     ),
 ]  # fmt: skip
 

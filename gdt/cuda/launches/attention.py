@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -130,13 +130,14 @@ def _problem(instance: Instance, q: Array, k: Array, v: Array, sight: Sight) -> 
     return problem
 
 
-def _shape(instance: Instance, items: int, rows: int) -> dict[str, Any]:
+def launch_shape(
+    instance: Instance, items: int, rows: int
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the grid and block of a kernel for `rows` rows of every item, and its bytes of shared
     memory."""
     known = constants(instance.file)
     if instance.file == FILE:
-        grid = (items * ceil_div(rows, known["TILE"]),)
-        return {"grid": grid, "block": (known["SIDE"], known["SIDE"]), "shared": 0}
+        return (items * ceil_div(rows, known["TILE"]),), (known["SIDE"], known["SIDE"]), 0
     width, is_forward = int(instance.arguments[1]), instance.kernel == "attention_mma"
     narrow = width <= known["NARROW"]
     own = known["WARPS"] * known["STRIP"] * (2 if is_forward and narrow else 1)
@@ -145,11 +146,8 @@ def _shape(instance: Instance, items: int, rows: int) -> dict[str, Any]:
     else:
         held = 2 * own + 2 * known["COLUMNS"] * (2 if narrow else 1)
     halves = 2 if instance.kernel == "attention_mma_dkv" and not narrow else 1
-    return {
-        "grid": (items * ceil_div(rows, own), halves),
-        "block": (known["THREADS"],),
-        "shared": held * (width * ITEM_BYTES + known["PACK_BYTES"]),
-    }
+    shared = held * (width * ITEM_BYTES + known["PACK_BYTES"])
+    return (items * ceil_div(rows, own), halves), (known["THREADS"],), shared
 
 
 def _call(
@@ -168,11 +166,11 @@ def _call(
     leading = Leading(mesh_ndim, *operands.values())
     if 0 in (leading.items, rows):
         return []
-    shape = _shape(instance, leading.items, rows)
+    grid, block, shared = launch_shape(instance, leading.items, rows)
     call = named_call(
         instance,
-        shape["grid"],
-        shape["block"],
+        grid,
+        block,
         **operands,
         **{f"{name}_strides": leading.strides(instance, a) for name, a in operands.items()},
         **own,
@@ -180,7 +178,7 @@ def _call(
         axes=leading.axes(instance),
         problem=_problem(instance, strided["q"], strided["k"], strided["v"], sight),
     )
-    return [replace(call, shared=shape["shared"])]
+    return [replace(call, shared=shared)]
 
 
 @prepared
