@@ -86,23 +86,28 @@ def reduce(
     *,
     count: Array | None = None,
     mesh_ndim: int = 0,
+    splits: int | None = None,
 ) -> list[KernelCall]:
     """Reduce x over n by `op`: "Sum", "Max" or "Min".
 
     x: (lead..., outer, n, inner); out: (lead..., outer, inner). count: (items,), int32, the number
-    of indices of n that are not padding; None if there is no padding.
+    of indices of n that are not padding; None if there is no padding. splits: the number of parts
+    into which n is cut, which are then reduced in turn; None for enough to keep a GPU busy.
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
-    kernel, grid, block, sizes = _reduction("reduce", x, mesh_ndim, leading.items)
+    kernel, (blocks, enough, items), block, sizes = _reduction(
+        "reduce", x, mesh_ndim, leading.items
+    )
     if out.size == 0:
         return []
-    parts = out if grid[1] == 1 else empty((grid[1], out.size), C_DTYPES[wide])
+    splits = splits or enough
+    parts = out if splits == 1 else empty((splits, out.size), C_DTYPES[wide])
     instance = Instance(FILE, kernel, (op, c_type(x), wide, c_type(parts)))
     check_size(instance, out.size)
     first = named_call(
         instance,
-        grid,
+        (blocks, splits, items),
         block,
         x=x,
         x_strides=leading.strides(instance, x),
@@ -111,27 +116,9 @@ def reduce(
         axes=leading.axes(instance),
         **sizes,
     )
-    return [first] if parts is out else [first, _finish(op, parts, out)]
-
-
-def _finish(op: str, parts: Array, out: Array) -> KernelCall:
-    """Return the call that combines parts: (count, size), in the dtype of out, of `size`
-    elements."""
-    x = parts.reshape(1, len(parts), out.size)
-    leading = Leading(0, x)
-    kernel, (blocks, _, items), block, sizes = _reduction("reduce", x, 0, 1)
-    instance = Instance(FILE, kernel, (op, c_type(x), c_type(x), c_type(out)))
-    return named_call(
-        instance,
-        (blocks, 1, items),
-        block,
-        x=x,
-        x_strides=leading.strides(instance, x),
-        count=None,
-        out=out,
-        axes=leading.axes(instance),
-        **sizes,
-    )
+    if parts is out:
+        return [first]
+    return [first, *reduce(op, parts.reshape(1, splits, out.size), out, empty, splits=1)]
 
 
 @prepared
