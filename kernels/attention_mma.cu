@@ -33,7 +33,6 @@ constexpr int KEYS = 64;     // of a tile of attention_mma
 constexpr int COLUMNS = 32;  // of a tile of the gradients
 constexpr int NARROW = 128;  // WIDTH up to which a warp has two strips, or two tiles are under way
 constexpr int PART = 32;     // features, after which a product may end before WIDTH
-constexpr float LOG2_E = 1.44269504088896340736f;
 constexpr float LN_2 = 0.69314718055994530942f;
 
 #if defined(GDT_CPU) || __CUDA_ARCH__ >= 800

@@ -56,10 +56,9 @@ template <> __device__ __forceinline__ float infinity<float>() {
 template <> __device__ __forceinline__ double infinity<double>() {
   return __longlong_as_double(0x7ff0000000000000ll);
 }
+constexpr float LOG2_E = 1.44269504088896340736f;
 // exp(x) by the special function unit, of float32.
-__device__ __forceinline__ float exponential(float x) {
-  return ptx::power_of_2(x * 1.44269504088896340736f);
-}
+__device__ __forceinline__ float exponential(float x) { return ptx::power_of_2(x * LOG2_E); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 
 // ---- packs --------------------------------------------------------------------------------------
