@@ -90,14 +90,6 @@ __device__ __forceinline__ Bits look(const Sight& sight, int row, int column) {
   }
   return bits;
 }
-// The item of a block, and the first of its rows.
-struct Place {
-  int item, first;
-};
-__device__ __forceinline__ Place place_block(int rows) {
-  const int tiles = (rows + TILE - 1) / TILE, block = blockIdx.x;
-  return {block / tiles, block % tiles * TILE};
-}
 __device__ __forceinline__ int thread_of_block() { return threadIdx.y * SIDE + threadIdx.x; }
 
 template <typename T>
@@ -224,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, 1)
               float* __restrict__ lse, Axes axes, Problem problem) {
   GDT_SHARED(Staging, staging, [1]);
   GDT_SHARED(Weights, weights, [1]);
-  const Place place = place_block(problem.queries);
+  const Place place = place_block(problem.queries, TILE, false);
   const Sight sight = make_sight(problem, at_item(mask, place.item, axes, mask_strides), seed,
                                  at_item(head, place.item, axes, head_strides),
                                  at_item(first_query, place.item, axes, first_query_strides),
@@ -294,7 +286,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                  Problem problem) {
   GDT_SHARED(Staging, staging, [1]);
   GDT_SHARED(Weights, weights, [1]);
-  const Place place = place_block(problem.queries);
+  const Place place = place_block(problem.queries, TILE, false);
   const Sight sight = make_sight(problem, at_item(mask, place.item, axes, mask_strides), seed,
                                  at_item(head, place.item, axes, head_strides),
                                  at_item(first_query, place.item, axes, first_query_strides),
@@ -350,7 +342,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                   float* __restrict__ dv, Axes axes, Problem problem) {
   GDT_SHARED(Staging, staging, [1]);
   GDT_SHARED(Weights, weights, [1]);
-  const Place place = place_block(problem.keys);
+  const Place place = place_block(problem.keys, TILE, false);
   const Sight sight = make_sight(problem, at_item(mask, place.item, axes, mask_strides), seed,
                                  at_item(head, place.item, axes, head_strides),
                                  at_item(first_query, place.item, axes, first_query_strides),

@@ -1,4 +1,5 @@
-// Shared by the attention kernels: the sizes of a problem, and what its queries see and keep.
+// Shared by the attention kernels: the sizes of a problem, its tiles, and what its queries see and
+// keep.
 //
 // Arguments. q, g: (items..., queries, features), (items..., queries, values); k, v: (items...,
 // keys, features), (items..., keys, values); lse, product: (items..., queries), float32, product
@@ -34,6 +35,14 @@ struct Problem {
 namespace {
 template <typename T> __device__ __forceinline__ T* row_of(T* x, int row, int width) {
   return x + static_cast<long long>(row) * width;
+}
+// The item of a block, and the first of its `each` rows; backwards: the last come first.
+struct Place {
+  int item, first;
+};
+__device__ __forceinline__ Place place_block(int rows, int each, bool backwards) {
+  const int tiles = (rows + each - 1) / each, block = blockIdx.x, tile = block % tiles;
+  return {block / tiles, (backwards ? tiles - 1 - tile : tile) * each};
 }
 // Which scores of an item count, and which weights are kept.
 struct Sight {

@@ -183,14 +183,6 @@ template <typename F> __device__ __forceinline__ void with_bits(const Bits& bits
       [&](int i) { return bits.all_kept || bits.keeps(i); });
 }
 
-// The item of a block, and the first of its rows; of causal queries the last come first.
-struct Place {
-  int item, first;
-};
-__device__ __forceinline__ Place place_block(int rows, int each, bool backwards) {
-  const int tiles = (rows + each - 1) / each, block = blockIdx.x, tile = block % tiles;
-  return {block / tiles, (backwards ? tiles - 1 - tile : tile) * each};
-}
 // The merge of the four lanes of a row.
 template <typename Merge> __device__ __forceinline__ float merge_row(float value, Merge merge) {
   value = merge(value, shuffle_xor(value, 1));
