@@ -61,6 +61,16 @@ __device__ __forceinline__ int own_lane() { return threadIdx.x % WARP; }
 // Row `half` (0 or 1) of a strip, and the first of two columns of a group of 8, of this lane.
 __device__ __forceinline__ int own_row(int half) { return own_lane() / 4 + 8 * half; }
 __device__ __forceinline__ int own_column() { return own_lane() % 4 * 2; }
+// Score number i of a thread: row i % 4 / 2 and column i % 2 of group i / 4.
+template <int STRIPS, int GROUPS>
+__device__ __forceinline__ float& score_of(float (&scores)[STRIPS][GROUPS][4], int i) {
+  return scores[i / 4 / GROUPS][i / 4 % GROUPS][i % 4];
+}
+template <int STRIPS, int OUT>
+__device__ __forceinline__ void clear(float (&sums)[STRIPS][OUT][4]) {
+#pragma unroll
+  for (int i = 0; i < STRIPS * OUT * 4; i++) score_of(sums, i) = 0.f;
+}
 
 // sums (STRIPS strips, 8 GROUPS columns) = left right^T, over `width` features
 template <typename T, int WIDTH, int STRIPS, int GROUPS>
@@ -68,8 +78,7 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[STRIPS][GROUPS][4], 
                                               int width) {
   typedef Tile<T, WIDTH> Rows;
   const int lane = own_lane();
-#pragma unroll
-  for (int i = 0; i < STRIPS * GROUPS * 4; i++) sums[i / 4 / GROUPS][i / 4 % GROUPS][i % 4] = 0.f;
+  clear(sums);
 #pragma unroll
   for (int k = 0; k < WIDTH; k += STRIP) {
     if (k % PART == 0 && k >= width) break;
@@ -120,16 +129,6 @@ __device__ __forceinline__ void add_products(float (&sums)[STRIPS][OUT][4],
       }
     }
   }
-}
-// Score number i of a thread: row i % 4 / 2 and column i % 2 of group i / 4.
-template <int STRIPS, int GROUPS>
-__device__ __forceinline__ float& score_of(float (&scores)[STRIPS][GROUPS][4], int i) {
-  return scores[i / 4 / GROUPS][i / 4 % GROUPS][i % 4];
-}
-template <int STRIPS, int OUT>
-__device__ __forceinline__ void clear(float (&sums)[STRIPS][OUT][4]) {
-#pragma unroll
-  for (int i = 0; i < STRIPS * OUT * 4; i++) score_of(sums, i) = 0.f;
 }
 // Writes factor sums to the rows of `out`, (rows, width), from column `from` on.
 template <int OUT>
@@ -335,7 +334,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       const int row = strip + s * STRIP + own_row(half);
       if (row >= rows) continue;
       if (own_column() == 0) lse[first + row] = high[s][half] * LN_2 + log(whole);
-      T* to = row_of(out, 0, problem.values) + (first + row) * problem.values;
+      T* to = out + (first + row) * problem.values;
 #pragma unroll
       for (int g = 0; g < OUT; g++) {
         const int column = g * 8 + own_column();
