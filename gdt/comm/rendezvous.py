@@ -105,7 +105,7 @@ def _allow_descriptors(count: int) -> None:
     with suppress(ImportError, ValueError, OSError):
         resource = import_module("resource")  # which not every system has
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft not in (resource.RLIM_INFINITY, *range(count, soft + 1)):
+        if soft != resource.RLIM_INFINITY and soft < count:
             most = count if hard == resource.RLIM_INFINITY else min(count, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 

@@ -398,6 +398,30 @@ def test_an_address_of_another_program_is_named(
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"),
+    [
+        (256, 4096, 500),
+        (256, 400, 400),
+        (256, -1, 500),
+        (500, 500, None),
+        (1 << 62, 1 << 62, None),
+        (-1, -1, None),
+    ],
+)
+def test_a_low_limit_of_open_files_is_raised(
+    soft: int, hard: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    limits = [resource.RLIM_INFINITY if n == -1 else n for n in (soft, hard)]
+    setrlimit = Mock()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    rendezvous._allow_descriptors(500)
+    given = [call.args[1] for call in setrlimit.call_args_list]
+    assert given == ([] if raised is None else [(raised, limits[1])])
+
+
 def test_processes_meet_beyond_1024_open_files() -> None:
     """As process 0 of a thousand, whose sockets `select.select` does not take."""
     rendezvous._allow_descriptors(1500)
