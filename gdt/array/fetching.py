@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,15 @@ def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
         device = mesh.devices[int(np.ravel_multi_index(coordinate, mesh.sizes))]
         shards.append(Shard(device, coordinate, index, data))
     return shards
+
+
+def distinct_shards(x: Any) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """Yield the index and the data, on the host, of every shard of a resolved array on the devices
+    of this process; of the copies of a shard that of the first device, whichever process has it."""
+    to_host, split_axes = backend_of(x.mesh).to_host, x.layout.split_axes
+    for shard in x.shards:
+        if not any(c for a, c in enumerate(shard.coordinate) if a not in split_axes):
+            yield shard.index, to_host(shard.data)
 
 
 def _identity_like(xp: Any, data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:

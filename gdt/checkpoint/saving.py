@@ -17,8 +17,8 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
+from gdt.array.fetching import distinct_shards
 from gdt.array.moving import move_to_layouts
-from gdt.backend import backend_of
 from gdt.checkpoint.checksums import checksum, checksums, slabs
 from gdt.checkpoint.entries import (
     CODES,
@@ -320,10 +320,7 @@ def _pieces(value: Any, first_process: bool) -> Iterator[tuple[Index, Any]]:
         return
     if value.mesh.num_processes == 1 and not first_process:
         return
-    value = value.resolve()
-    for shard in value.shards:
-        if not any(c for a, c in enumerate(shard.coordinate) if a not in value.layout.split_axes):
-            yield shard.index, backend_of(value.mesh).to_host(shard.data)
+    yield from distinct_shards(value.resolve())
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.array.fetching import distinct_shards
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.backend import backend_of
@@ -92,9 +93,6 @@ def store(source: Any, target: Any) -> None:
     if tuple(target.shape) != x.shape:
         problem = f"the data set has shape {list(target.shape)}"
         raise error(ShapeError, problem, operands={"source": x.type})
-    x, backend = x.resolve(), backend_of(x.mesh)
-    split_axes = x.layout.split_axes
-    for shard in x.shards:
-        is_first = not any(c for a, c in enumerate(shard.coordinate) if a not in split_axes)
-        if is_first and all(s.start < s.stop for s in shard.index):
-            target[shard.index] = backend.to_host(shard.data)
+    for index, data in distinct_shards(x.resolve()):
+        if data.size:
+            target[index] = data
