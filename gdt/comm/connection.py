@@ -116,6 +116,11 @@ def _history(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def family_of(address: Address) -> socket.AddressFamily:
+    """The family of the sockets for an address: IPv6 if its host is a number of that."""
+    return socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+
+
 def set_options(end: socket.socket) -> None:
     """Let a socket send small messages at once, and notice that a host has lost its power or its
     network, in which case nothing closes the connection."""

@@ -40,6 +40,7 @@ from gdt.comm.connection import (
     Message,
     Peer,
     Stream,
+    family_of,
     packed,
     packed_header,
 )
@@ -143,8 +144,7 @@ class Messages:
     def _connect(self, connection: Connection) -> None:
         """Open a stream to a process, which begins with a greeting."""
         address = connection.peer.address
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        end = socket.socket(family, socket.SOCK_STREAM)
+        end = socket.socket(family_of(address), socket.SOCK_STREAM)
         end.setblocking(False)
         end.connect_ex(address)  # what is sent waits until it is connected; failures are read
         greeting = json.dumps({"token": self._met.token, "index": self.index}).encode() + b"\n"

@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from gdt.comm import job
-from gdt.comm.connection import Address, Peer, set_options
+from gdt.comm.connection import Address, Peer, family_of, set_options
 from gdt.comm.coordinator import Coordinator
 from gdt.comm.greetings import LOG, MOST, Greetings, receive, refuse, send
 from gdt.errors import DistributedError, error
@@ -111,8 +111,7 @@ def _allow_descriptors(count: int) -> None:
 
 
 def _server(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    return socket.create_server(address, family=family, backlog=BACKLOG)
+    return socket.create_server(address, family=family_of(address), backlog=BACKLOG)
 
 
 def _listen(address: Address) -> socket.socket:

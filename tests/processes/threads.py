@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from gdt.comm.connection import family_of
 from gdt.comm.messages import Messages
 from gdt.comm.rendezvous import Meeting, meet
 from gdt.errors import DistributedError
@@ -30,9 +31,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 def met(count: int, host: str = "127.0.0.1") -> list[Meeting]:
     """What each of so many processes has after all have met."""
-    with socket.create_server(
-        (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-    ) as server:
+    with socket.create_server((host, 0), family=family_of((host, 0))) as server:
         address = server.getsockname()[:2]
         meetings = together(
             *(
