@@ -15,8 +15,16 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from gdt.comm.connection import ENDS, FAILURE, GOODBYE, Message, Stream, packed, silent_of
-from gdt.comm.connection import packed_header as header
+from gdt.comm.connection import (
+    ENDS,
+    FAILURE,
+    GOODBYE,
+    Message,
+    Stream,
+    packed,
+    packed_header,
+    silent_of,
+)
 
 TOGETHER = 0.01  # seconds in which ends are told in one message
 FLUSH = 1.0  # seconds for which the last messages may take to leave
@@ -67,7 +75,7 @@ class Coordinator(threading.Thread):
             self._note(i, message.what, silent_of(message))
         elif message.kind == FAILURE and not self._has_failed:  # others may have noticed it too
             self._has_failed = True
-            self._send(header(FAILURE, 0, "", len(message.payload)), message.payload, but=i)
+            self._send(packed_header(FAILURE, 0, "", len(message.payload)), message.payload, but=i)
 
     def _lose(self, i: int, _: str) -> None:
         del self._streams[i]
