@@ -53,8 +53,8 @@ def edges(x: Any, count: int) -> np.ndarray:
 
     NumPy shows of it, with `count` edge items, what it shows of the whole.
     """
-    if x._resolved is not None:
-        x = x._resolved
+    if (form := x._resolved) is not None:  # read once: another thread may let it forget
+        x = form
     picked = [_picked(n, count) for n in x.shape]
     partial_axes = [a for a, p in enumerate(x.layout.reductions) if p]
     elements = math.prod(sum(i >= 0 for i in indices) for indices in picked)

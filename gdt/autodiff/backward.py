@@ -226,9 +226,9 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
             continue
         arrays.append(x)
         parts.append(x.type)
-        if x._resolved is not None:
+        if (form := x._resolved) is not None:  # read once: another thread may let it forget
             parts.append("resolved")
-            values.append(x._resolved)
+            values.append(form)
         elif hasattr(x, "_passed"):
             parts.append("passed")
         if type(x.blocks) is ReleasedBlocks:
