@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -194,13 +192,12 @@ def twiddled(
     out = NUMPY.empty(np.broadcast_shapes(x.shape, (*high.shape[:-1], 1)), dtype)
     step = max(1, rows * FACTORS // x.size)
 
-    def fill(starts: Sequence[int]) -> None:
-        for start in starts:
+    def fill(some: slice) -> None:
+        for start in range(0, rows, step)[some]:
             part = slice(start, start + step)
             out[..., part, :] = product(part)
 
-    starts, count = range(0, rows, step), host_thread_count()
-    threads.together([partial(fill, starts[i::count]) for i in range(count)])
+    threads.in_turns(fill, host_thread_count())
     return out
 
 

@@ -145,12 +145,11 @@ def run_together(
         return function(*rows[0], *parts[0]) > 0
     calls = [partial(function, *row, *part) for row in rows for part in parts]
     count = min(len(calls), threads.count_for(work))
-    shares = [partial(_run_all, calls[i::count]) for i in range(count)]
-    return any(threads.together(shares)) if count > 1 else shares[0]()
 
+    def run(some: slice) -> bool:
+        return sum([call() for call in calls[some]]) > 0
 
-def _run_all(calls: Sequence[Callable[[], int]]) -> bool:
-    return sum([call() for call in calls]) > 0
+    return any(threads.in_turns(run, count))
 
 
 def is_plain(value: Any) -> bool:
