@@ -32,22 +32,21 @@ VALUES = (bool, int, float, str, type(None), np.generic)
 class PreparedCall(NamedTuple):
     """A call whose arrays are missing.
 
-    arguments: those of the call. places: the position of each array among the arguments, and its
-    number among the arrays that the launch function was given, then those that it allocated.
+    places: the position of each array among the arguments, and its number among the arrays that
+    the launch function was given, then those that it allocated.
     """
 
     call: KernelCall
-    arguments: tuple[Any, ...]
     places: tuple[tuple[int, int], ...]
 
     def filled(self, arrays: Sequence[Array]) -> KernelCall:
         """Return the call with these arrays."""
-        arguments = list(self.arguments)
+        call = self.call
+        arguments = list(call.arguments)
         for place, number in self.places:
             like = arguments[place]
             array = arrays[number]
             arguments[place] = array if like is None else replace(like, array=array)
-        call = self.call
         return KernelCall(
             call.instance, call.grid, call.block, tuple(arguments), call.shared, checked=True
         )
@@ -107,7 +106,7 @@ def _prepare(call: KernelCall, addresses: Sequence[int]) -> PreparedCall | None:
             return None
         places.append((place, addresses.index(at)))
         arguments[place] = replace(argument, array=None) if is_map else None
-    return PreparedCall(replace(call, arguments=()), tuple(arguments), tuple(places))
+    return PreparedCall(replace(call, arguments=tuple(arguments)), tuple(places))
 
 
 def prepared(launch: Launch[P]) -> Launch[P]:
