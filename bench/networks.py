@@ -214,8 +214,8 @@ def sent(seed: int, pins: Pins | None = None) -> int:
     return counter.bytes
 
 
-def fewest(seed: int, tries: int) -> tuple[int, Pins]:
-    """The fewest bytes that a step sends under `tries` plans, and what they pin.
+def fewest(seed: int, tries: int) -> int:
+    """The fewest bytes that a step sends under `tries` plans.
 
     Every plan splits what enters a layer into at least as many shards as the batch is split into,
     and parameters as those are split: gathered once and for all, an array sends the least, where
@@ -243,7 +243,7 @@ def fewest(seed: int, tries: int) -> tuple[int, Pins]:
         nbytes = sent(seed, pins)
         if nbytes < best:
             best, best_pins = nbytes, pins
-    return best, best_pins
+    return best
 
 
 def elsewhere(checkout: Path, count: int) -> list[int]:
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.search:
-        print(json.dumps([fewest(seed, options.search)[0] for seed in range(options.count)]))
+        print(json.dumps([fewest(seed, options.search) for seed in range(options.count)]))
         return
     now = [sent(seed) for seed in range(options.count)]
     if options.json:
