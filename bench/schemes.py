@@ -23,14 +23,12 @@ from rich.console import Console
 
 import gdt
 from bench.launch import launch
-from examples import parallel_gpt as example
-from examples.parallel_gpt import GPT, Size
+from examples.parallel_gpt import GPT, WHOLE, Size
 from gdt import nn
 from gdt.backend.abstract import DEVICE
 from gdt.benchmark import tables
 
 ITEM = 4  # bytes of a float32
-
 
 # ---------------------------------------------------------------- schemes and their formulas
 
@@ -75,7 +73,7 @@ class Scheme(NamedTuple):
         model = "model" if self.tensor > 1 else None
         layouts = nn.layout_maps.transformer(mesh, model, data, sequence=self.is_sequence)
         if len(self.mesh_dims) == 1 and model and not self.is_sequence:
-            layouts[example.WHOLE] = [None, None, None]
+            layouts[WHOLE] = [None, None, None]
         return layouts
 
 
