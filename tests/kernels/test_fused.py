@@ -31,7 +31,8 @@ from tests.strict.cuda import CudaGraph
 from . import strict_kernels
 from .emulation import EMULATED
 from .harness import SANITIZERS, SCHEDULES, Execute, covering, garbage, name, run_case
-from .test_compiled import CALL_BYTES, disassembled, opcodes, reports
+from .machine_code import opcodes, reports
+from .test_compiled import CALL_BYTES, disassembled
 
 MOST_REGISTERS = 128  # of a thread, so that four blocks of 128 threads fit
 FORMULAS: dict[str, tuple[str, Any]] = {  # kinds of dtypes, and what NumPy computes
