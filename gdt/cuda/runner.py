@@ -153,7 +153,7 @@ class CudaRunner:
     _allowed: dict[int, int] = field(default_factory=dict)  # bytes of dynamic shared memory
 
     def run(self, call: KernelCall) -> None:
-        """Check the arguments and launch, without waiting for the end."""
+        """Check the arguments, if nobody has, and launch, without waiting for the end."""
         arguments = tuple(map(_for_cupy, call.arguments if call.checked else check(call)))
         function = self._function(call)
         if call.shared > self._allowed[function.ptr]:
