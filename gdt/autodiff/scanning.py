@@ -151,7 +151,7 @@ def _one(leaf: DistributedArray | None) -> DistributedArray | None:
     """Return an array of ones in the place of an element of `xs`, which has none."""
     if leaf is None:
         return None
-    layout = Layout.of(leaf.mesh, ((),) * (leaf.ndim - 1))
+    layout = Layout.replicated(leaf.mesh, leaf.ndim - 1)
     return ones(leaf.shape[1:], leaf.dtype, layout=layout)
 
 

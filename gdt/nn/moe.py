@@ -275,10 +275,8 @@ def _without(axes: Axes, others: Axes) -> Axes:
 def _moved(x: DistributedArray, groups: Axes, experts: Axes) -> DistributedArray:
     """Return (groups, experts, places, size) with groups and experts split over these mesh axes;
     what is partial over others stays so."""
-    dims = (groups, experts, *x.layout.dims[2:])
-    taken = {*groups, *experts}
-    dims = tuple([of if d < 2 else _without(of, tuple(taken)) for d, of in enumerate(dims)])
-    return relayout(x, x.layout.split_as(dims))
+    others = [_without(of, (*groups, *experts)) for of in x.layout.dims[2:]]
+    return relayout(x, x.layout.split_as((groups, experts, *others)))
 
 
 def _with_whole_tokens(x: DistributedArray) -> DistributedArray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
@@ -23,7 +25,7 @@ def rows_of_groups(xp: Any, x: Block, indices: Block, /, *, shards: Shards = FRO
     count, features). Rows of a group are not split.
     """
     at = from_the_front(xp, indices, shards.size["t"])
-    lead = [max(n, m) for n, m in zip(x.shape[:-2], at.shape[:-1], strict=True)]
+    lead = np.broadcast_shapes(x.shape[:-2], at.shape[:-1])
     count = math.prod(lead)
     groups = xp.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(count, *x.shape[-2:])
     places = xp.broadcast_to(at, (*lead, at.shape[-1])).reshape(count, at.shape[-1])
@@ -43,7 +45,7 @@ def add_to_rows_of_groups(xp: Any, g: Block, indices: Block, /, count: int) -> B
     g: (groups, s, features); indices: (groups, s); result: (groups, count, features).
     """
     at = from_the_front(xp, indices, count)
-    lead = [max(n, m) for n, m in zip(g.shape[:-2], at.shape[:-1], strict=True)]
+    lead = np.broadcast_shapes(g.shape[:-2], at.shape[:-1])
     g = xp.broadcast_to(g, (*lead, *g.shape[-2:]))
     shape = (*lead, count, g.shape[-1])
     strides = strides_of(shape)
