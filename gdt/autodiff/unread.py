@@ -58,11 +58,14 @@ class _Entry:
         return not self.is_resolved and getrefcount(self.array) == ONE_REFERENCE + self.references
 
     def free(self) -> None:
-        """Let go of the blocks of the array, unless it is a view of another that has them."""
+        """Let go of the blocks of the array, unless it is a view of another that has them, and of
+        what an op has moved of them."""
         if type(self.array._shared) is not tuple and not isinstance(
             self.array.blocks, DeferredBlocks
         ):
             self.array.blocks = FREED
+        if not any(self.array.type.layout.reductions):
+            self.array._resolved = None
         if self.resolved is not None:
             self.resolved.is_resolved = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,21 @@ def test_partial_sums_and_their_values_are_freed() -> None:
     # Of a layer what goes in, its normalised value, and a quarter of its middle; and of the last
     # one what its backward pass takes.
     assert memory.peak - before <= (2.25 * LAYERS + 7) * NBYTES
+
+
+def test_what_an_op_has_moved_of_a_freed_array_is_freed() -> None:
+    mesh = gdt.create_mesh([("a", 8)])
+    rows, columns = Layout(["a", None], mesh), Layout([None, "a"], mesh)
+    sources = [gdt.ones((512, 2 * SIZE), layout=layout) for layout in (rows, columns)]
+    with gdt.GradientTape() as tape:
+        x, y = (source + 1.0 for source in sources)
+        total = x + y
+        (form,) = [weakref.ref(a._resolved) for a in (x, y) if a._resolved is not None]
+        del x, y
+        loss = gdt.sum(total * 2.0)
+    assert form() is None
+    for gradient in tape.gradient(loss, sources):
+        assert np.array_equal(gradient.numpy(), np.full((512, 2 * SIZE), 2.0))
 
 
 def test_results_that_are_kept_in_their_tuple_keep_their_values() -> None:
