@@ -151,17 +151,18 @@ def scaled() -> Any:
     return keras.optimizers.LossScaleOptimizer(adam, 2.0**14, dynamic_growth_steps=2)
 
 
-Optimizers = keras.optimizers
 TUTORIALS: dict[str, Callable[[int], Losses]] = {
     "digits": digits,
     "mirrored": mirrored,
     "accumulation": partial(
-        options, compiled={}, optimizer=lambda: Optimizers.Adam(1e-2, gradient_accumulation_steps=3)
+        options,
+        compiled={},
+        optimizer=lambda: keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3),
     ),
     "ema": partial(
         options,
         compiled={},
-        optimizer=lambda: Optimizers.SGD(
+        optimizer=lambda: keras.optimizers.SGD(
             0.1, momentum=0.9, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3
         ),
     ),
