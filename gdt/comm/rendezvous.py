@@ -144,11 +144,13 @@ def _welcome(
 
     def look_at(i: int) -> None:
         """Forget a process that has gone again: it may be started anew."""
-        if not sockets[i].recv(1, socket.MSG_PEEK):
-            LOG.warning("process %d (host %s, pid %d) has gone again", i, *table[i][:2])
-            selector.unregister(sockets[i])
-            sockets.pop(i).close()
-            table[i] = None
+        with suppress(OSError):  # it was reset, or its host has gone
+            if sockets[i].recv(1, socket.MSG_PEEK):
+                return
+        LOG.warning("process %d (host %s, pid %d) has gone again", i, *table[i][:2])
+        selector.unregister(sockets[i])
+        sockets.pop(i).close()
+        table[i] = None
 
     while None in table and not problem:
         try:
@@ -162,7 +164,7 @@ def _welcome(
         if refusal or other_job:
             refuse(connection, refusal or other_job, job.OWN_PORT if other_job else "")
             continue
-        stack.enter_context(connection)
+        set_options(stack.enter_context(connection))
         i, its_count = hello["index"], hello["count"]
         if its_count != count:
             problem = f"process {i} counts {its_count} processes, process 0 counts {count}"

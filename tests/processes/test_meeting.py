@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -58,7 +59,12 @@ def test_values_reach_all_processes_along_a_tree(count: int) -> None:
     for end in ends:
         met = [c for c in end.connections.values() if c.streams]
         assert len(met) <= count.bit_length()
-        for stream in (s for c in met for s in c.streams):
+        streams = [s for c in met for s in c.streams]
+        if end.index:
+            streams.append(end._control)
+        elif end._met.coordinator is not None:
+            streams += [s for i, s in end._met.coordinator._streams.items() if i]
+        for stream in streams:
             assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             for name, value in LIFE_SIGNS.items():
                 if hasattr(socket, name):
@@ -291,13 +297,20 @@ def joined(address: Any, index: int, count: int) -> socket.socket:
     return end
 
 
-def test_a_process_that_goes_again_may_come_again(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_process_that_goes_again_may_come_again(
+    is_reset: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
 
         def comes_again() -> list[Meeting]:
-            joined(address, 1, 3).close()
+            end = joined(address, 1, 3)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", is_reset, 0))
+            end.close()
+            until = time.monotonic() + 10.0
             while "has gone again" not in caplog.text:
+                assert time.monotonic() < until
                 time.sleep(0.01)
             return together(*(lambda i=i: meet(address, 3, i, 20.0, JOB) for i in (1, 2)))
 
