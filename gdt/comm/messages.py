@@ -274,12 +274,17 @@ class Messages:
                 told.add(i)
             others = [self.connections[i] for i in told]
             is_open = any(c.unsent() or (c.history is None and not c.is_over()) for c in others)
-            if not is_open or time.monotonic() > end:
+            # Where the others have ended without a word, the coordinator may still tell why.
+            is_known = any(steps.values()) or any(c.history is not None for c in others)
+            if (is_known and not is_open) or time.monotonic() > end:
                 break
             self.listen(0.05)
         if self._told is not None:
             return self.failed(what, **self._told)
         histories = {i: c.history for i in told if (c := self.connections[i]).history is not None}
+        if not histories and not any(steps.values()):
+            problem = f"{self.peers[min(told)]} has called other ops, and ended before it told them"
+            return self.failed(what, problem, "See what it printed last.")
         known = {i: step for i, step in steps.items() if step}
         processes, first = self._first_difference({self.index: own} | histories, known)
         operands = {str(self.peers[i]): s for i, s in zip(processes, first.sides, strict=True)}

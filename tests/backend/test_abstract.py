@@ -149,13 +149,15 @@ def test_a_training_step_has_the_collectives_of_real_devices(scheme: parallel_gp
     assert collectives("abstract") == collectives("CPU")
 
 
-def gpt_step(mesh: Mesh, scheme: parallel_gpt.Scheme) -> Callable[[], Any]:
+def gpt_step(
+    mesh: Mesh, scheme: parallel_gpt.Scheme, size: parallel_gpt.Size = parallel_gpt.SMALL
+) -> Callable[[], Any]:
     """The step of the example in a scheme."""
     with gdt.default_mesh(mesh):
-        model = parallel_gpt.GPT()
+        model = parallel_gpt.GPT(size)
     scheme.layouts(mesh).apply(model)
     model.blocks = [scheme.wrap(block) for block in model.blocks]
-    return step_of(model, gdt.Layout(scheme.batch, mesh), parallel_gpt.BATCH, parallel_gpt.TOKENS)
+    return step_of(model, gdt.Layout(scheme.batch, mesh), size.batch, size.tokens)
 
 
 def step_of(model: Any, layout: Layout, batch: int, tokens: int) -> Callable[[], Any]:
@@ -188,10 +190,14 @@ def no_recycled_memory() -> Iterator[None]:
         yield
 
 
+# The example's arrays, so large that Python's objects beside them do not count.
+LARGE = parallel_gpt.Size(width=128, vocabulary=256, tokens=64, batch=32)
+
+
 def taken(scheme: parallel_gpt.Scheme, device_type: str) -> int:
     """The most that a step takes of a device beside its state."""
     mesh = mesh_of(device_type, dict(scheme.dims))
-    step = gpt_step(mesh, scheme)
+    step = gpt_step(mesh, scheme, LARGE)
     step(), step()
     gc.collect()
     if device_type == "abstract":
@@ -205,16 +211,9 @@ def taken(scheme: parallel_gpt.Scheme, device_type: str) -> int:
     return held
 
 
-def sized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the example's arrays so large that Python's objects beside them do not count."""
-    for name, value in {"SIZE": 128, "VOCABULARY": 256, "TOKENS": 64, "BATCH": 32}.items():
-        monkeypatch.setattr(parallel_gpt, name, value)
-
-
-def test_the_peak_on_several_devices_is_never_low(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_on_several_devices_is_never_low() -> None:
     """Virtual devices take turns, so that the memory inside of an op is that of one of them;
     `tests/processes/test_peaks.py` has a process for each."""
-    sized(monkeypatch)
     for scheme in parallel_gpt.SCHEMES[2:6]:
         gc.collect()
         with no_recycled_memory():

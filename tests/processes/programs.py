@@ -1075,8 +1075,7 @@ def peaks() -> dict[str, list[int]]:
         if scheme.name in ("data", "FSDP", "FSDP, checkpointed blocks", "tensor", "sequence"):
             ((axis, _),) = scheme.dims
             own = scheme._replace(dims=[(axis, count)])
-            with abstract.pytest.MonkeyPatch.context() as patch, abstract.no_recycled_memory():
-                abstract.sized(patch)
+            with abstract.no_recycled_memory():
                 found[scheme.name] = [abstract.taken(own, kind) for kind in ("CPU", "abstract")]
     return found
 

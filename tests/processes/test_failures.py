@@ -419,6 +419,23 @@ def test_another_step_is_not_taken_for_an_array_that_is_missing(
         assert "the processes run different programs" in str(found)
 
 
+def test_a_process_that_ends_before_it_tells_what_it_has_done_is_named(
+    pair: tuple[Messages, Messages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "LINGER", 0.2)
+    a, b = pair
+    together(lambda: a.gather(1, "sum"), lambda: b.gather(1, "sum"))
+    for end, note in ((a, "exp"), (b, "log")):
+        for _ in range(50):
+            end.history.add(Action("op", note))
+    b.tell_notes("wait")
+    for stream in b.connections[0].streams:
+        stream.close()
+    with pytest.raises(DistributedError, match=r"wait: process 1 .* has called other ops, and end"):
+        while True:
+            a.tell_notes("wait")
+
+
 @pytest.mark.parametrize("size", [1, 100, 8192, 8193, 100_000])
 def test_contents_are_compared_by_value_and_place(size: int) -> None:
     whole = np.arange(float(size))

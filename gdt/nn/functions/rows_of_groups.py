@@ -37,7 +37,7 @@ def _add_rule(g: ArrayType, indices: ArrayType, /, *, count: int) -> RuleSpec:
     return RuleSpec("g s d, g s -> g t d", {"t": count})
 
 
-@op(_add_rule, linear="g", whole="s t", rounded="g")
+@op(_add_rule, linear="g", whole="t", rounded="g")
 def add_to_rows_of_groups(xp: Any, g: Block, indices: Block, /, count: int) -> Block:
     """Zeros to whose rows, at indices of each group's own, those of `g` are added: the gradient of
     `rows_of_groups`.
