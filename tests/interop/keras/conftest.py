@@ -12,7 +12,7 @@ from gdt.interop.keras import keras
 @pytest.fixture(autouse=True)
 def fresh_keras() -> Iterator[None]:
     """Start with Keras' first names, fixed seeds and no distribution, and leave none."""
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)  # a search for garbage takes a second here
     keras.utils.set_random_seed(0)
     yield
     keras.distribution.set_distribution(None)
