@@ -32,7 +32,8 @@ class PlanBlocks:
 
     moved: the types of the operands as the body gets them, None for a Python scalar. axes: the mesh
     axes along which each factor is split. layouts: the layouts of the outputs. static: the statics
-    of the call, to which what the body asks the engine for is added.
+    of the call, to which what the body asks the engine for is added. rounds: `Declaration.rounds`
+    of the call.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class PlanBlocks:
         layouts: Sequence[Layout],
         moved: Sequence[ArrayType | None],
         static: Mapping[str, Any],
+        rounds: tuple[bool, ...] | None = None,
     ) -> None:
         self.op, self.rule, self.sizes, self.axes = op, rule, sizes, axes
+        self.rounds = rounds
         self.layouts, self.moved = layouts, moved
         self.mesh = next(t.mesh for t in moved if t is not None)
         self.backend = backend_of(self.mesh)
@@ -75,7 +78,7 @@ class PlanBlocks:
         if backend.runner is not None and op.kernel is not None:
             return KernelBody(
                 op.name, self.mesh.ndim, backend, op.kernel, op.body, static,
-                selectable=op.has_library,
+                selectable=op.has_library, rounds=self._rounded_by_kernels(),
             )  # fmt: skip
         replacement = getattr(op.body, "replacement", None)
         if replacement is not None and self._is_compiled(replacement(**static)):
@@ -94,6 +97,14 @@ class PlanBlocks:
             return False
         kinds = [float if t is None else t.dtype for t in self.moved]
         return formula.dtypes(kinds, None) is not None
+
+    def _rounded_by_kernels(self) -> tuple[bool, ...] | None:
+        """Which outputs a kernel rounds to bfloat16, whose operands it takes: not those that are
+        combined after it; None if its operands are float32."""
+        if self.rounds is None or not self.op.takes_bfloat16:
+            return None
+        is_last = self.op.merge is None and self.finish is None and not any(self.overs)
+        return self.rounds if is_last else (False,)
 
     @property
     def reduced_count(self) -> int:

@@ -64,6 +64,7 @@ class Declaration:
     rounded: tuple[str, ...]
     kernel: Callable[..., Any] | None = None
     has_library: bool = False
+    takes_bfloat16: bool = False
     specialization: Callable[..., Any] | None = None
     positions: tuple[str, ...] = ()
     extended: Mapping[str, Any] = field(default_factory=dict)

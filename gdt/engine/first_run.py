@@ -13,7 +13,7 @@ from gdt.engine.donated import Update
 from gdt.engine.many_blocks import ManyBlocks
 from gdt.engine.one_block import OneBlock
 from gdt.engine.plan import Phase, Plan, Results
-from gdt.engine.rounded import Rounded
+from gdt.engine.rounded import Rounded, runs_on_bfloat16
 from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.prices import OpStrategy
@@ -37,10 +37,11 @@ def plan_of(
     computed = plan
     if rounds is not None:
         computed = Plan(plan.moved, strategy.target_layouts)  # of operands that have moved
-        computed.moved = wide_types(plan.moved)
+        if not runs_on_bfloat16(op, computed):
+            computed.moved = wide_types(plan.moved)
         plan.phase = Rounded(op, plan, computed, rounds)
     blocks = PlanBlocks(
-        op, rule, sizes, strategy.axes, strategy.output_layouts, computed.moved, static
+        op, rule, sizes, strategy.axes, strategy.output_layouts, computed.moved, static, rounds
     )
     then: ManyBlocks | OneBlock | Update
     if op.donated:

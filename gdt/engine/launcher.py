@@ -11,6 +11,9 @@ An op names its kernel in its own block, as a function like its body:
 It raises KernelError for what no kernel takes (a dtype, a size, an architecture), and the body runs
 instead; `gdt.explain` shows which of the two ran, and why. Backends without a runner of kernels
 never come here.
+
+A kernel that is declared with `takes_bfloat16=True` gets operands of bfloat16 as they are. If it
+raises KernelError for them, it gets them once more as float32, and then the body does.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from gdt.cuda.sources import Instance
 from gdt.errors import CompileError, KernelError, error
 from gdt.observe import OBSERVERS
 from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32
 
 Block = Any
 T = TypeVar("T")
@@ -43,22 +47,32 @@ def _known(file: str, arch: str) -> frozenset[Instance]:
 class Launcher:
     """The memory, launches and cached values of an op's kernel, for one plan and one block.
 
-    xp: the array namespace of the backend. lead: number of mesh axes, which blocks have in front.
-    launched: the kernels of the call that runs now, and a library's functions by name. kept: what
-    the kernel keeps between calls.
+    xp: the array namespace of the backend. mesh_ndim: number of mesh axes, which blocks have in
+    front. rounds: for each output of a call on bfloat16 whether the kernel rounds it, or one answer
+    for all of them. launched: the kernels of the call that runs now, and a library's functions by
+    name. kept: what the kernel keeps between calls.
     """
 
-    def __init__(self, op: str, mesh_ndim: int, backend: Backend) -> None:
+    def __init__(
+        self, op: str, mesh_ndim: int, backend: Backend, rounds: tuple[bool, ...] = (False,)
+    ) -> None:
         if backend.runner is None:
             raise error(KernelError, op, "the backend has no runner of kernels")
         self.op, self.mesh_ndim, self.backend, self.xp = op, mesh_ndim, backend, backend.xp
         self.runner: KernelRunner = backend.runner
+        self.rounds = rounds
         self.launched: list[Instance | str] = []
         self.kept: dict[str, Any] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Block:
         """Uninitialised memory."""
         return self.backend.empty(shape, np.dtype(dtype))
+
+    def result_dtype(self, dtype: np.dtype, n: int = 0) -> np.dtype:
+        """The dtype of output `n` of operands of `dtype`, which it has too unless that is bfloat16
+        and the output is float32, or is combined in float32 after the kernel."""
+        rounds = self.rounds[n if len(self.rounds) > 1 else 0]
+        return dtype if dtype != BFLOAT16 or rounds else FLOAT32
 
     def contiguous(self, x: Block) -> Block:
         """`x`, or a copy whose elements lie in order."""
@@ -98,7 +112,8 @@ class KernelBody:
     """The body of an op on a backend with kernels: its kernel where it applies, else its body.
 
     Which of the two runs is decided in the plan's first run, and kept. If `selectable`,
-    `gdt.matmul_backend` has a say.
+    `gdt.matmul_backend` has a say. rounds: of a call on bfloat16 whose operands the kernel takes,
+    which outputs are bfloat16, whatever runs; see `Launcher`.
     """
 
     def __init__(
@@ -111,10 +126,14 @@ class KernelBody:
         static: Mapping[str, Any],
         *,
         selectable: bool = False,
+        rounds: tuple[bool, ...] | None = None,
     ) -> None:
-        self.launcher = Launcher(op, mesh_ndim, backend)
-        self.kernel = partial(kernel, self.launcher, **static)
-        self.body = partial(body, backend.xp, **static)
+        self.launcher = Launcher(op, mesh_ndim, backend, rounds or (False,))
+        self.kernel: Callable[..., Any] = partial(kernel, self.launcher, **static)
+        self.body: Callable[..., Any] = partial(body, backend.xp, **static)
+        if rounds is not None:
+            self.body = partial(_run_widened, self.launcher, self.body)
+            self.kernel = Bfloat16Kernel(self.launcher, self.kernel)
         self.static, self.selectable = dict(static), selectable
         # By choice of `gdt.matmul_backend`: why the body runs; "" where the kernel does.
         self.reasons: dict[str, str] = {"cublas": "matmul_backend is 'cublas'"}
@@ -187,3 +206,50 @@ class KernelBody:
         if kernel <= body:
             return ""
         return f"measured: {body * 1e6:.0f} us, the kernel {kernel * 1e6:.0f} us"
+
+
+# ---------------------------------------------------------------- bfloat16
+
+
+class Bfloat16Kernel:
+    """A kernel that takes blocks of bfloat16: as they are where it applies, else as float32. The
+    first call decides."""
+
+    def __init__(self, launcher: Launcher, kernel: Callable[..., Any]) -> None:
+        self.launcher, self.kernel = launcher, kernel
+        self.applies: bool | None = None
+
+    def __call__(self, *xs: Block, **out: Any) -> Any:
+        if self.applies is not False:
+            try:
+                results = self.kernel(*xs, **out)
+            except CompileError:
+                raise
+            except KernelError:
+                self.applies = self.applies or False
+                self.launcher.launched.clear()
+            else:
+                self.applies = True
+                return _rounded(self.launcher, results)
+        return _run_widened(self.launcher, self.kernel, *xs)
+
+
+def _run_widened(
+    launcher: Launcher, function: Callable[..., Any], *xs: Block, out: Any = None
+) -> Any:
+    """The results of a function of blocks of float32 in the place of those of bfloat16, rounded.
+    `out` is not written into."""
+    wide = [x.astype(FLOAT32) if getattr(x, "dtype", None) == BFLOAT16 else x for x in xs]
+    return _rounded(launcher, function(*wide))
+
+
+def _rounded(launcher: Launcher, results: Any) -> Any:
+    """Results of float32 as bfloat16 where they are rounded."""
+    if not isinstance(results, tuple):
+        return _rounded(launcher, (results,))[0]
+    return tuple(
+        [
+            x.astype(launcher.result_dtype(BFLOAT16, n), copy=False) if x.dtype == FLOAT32 else x
+            for n, x in enumerate(results)
+        ]
+    )

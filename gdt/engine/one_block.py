@@ -217,7 +217,14 @@ def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
         return unchanged
     axes = {f: a for f, a in blocks.axes.items() if f not in gone}
     whole = PlanBlocks(
-        blocks.op, blocks.rule, blocks.sizes, axes, blocks.layouts, types, blocks.static
+        blocks.op,
+        blocks.rule,
+        blocks.sizes,
+        axes,
+        blocks.layouts,
+        types,
+        blocks.static,
+        blocks.rounds,
     )
     return whole, folds
 

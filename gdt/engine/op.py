@@ -141,14 +141,22 @@ class Op(Differentiable, Generic[P, R_co]):
         """The names of the operands."""
         return self.declaration.operands
 
-    def kernel(self, function: F, *, has_library: bool = False) -> F:
+    def kernel(self, function: F, *, has_library: bool = False, takes_bfloat16: bool = False) -> F:
         """Declare a kernel: a decorator of a function like the body, with a `Launcher` in the place
         of `xp`; see `gdt.engine.launcher`.
 
         has_library: whether the body calls a library of GPU kernels; `gdt.matmul_backend` then
         chooses between that and the kernel.
+        takes_bfloat16: whether the kernel gets operands of bfloat16 as they are. Of its results
+        those are bfloat16 of which `Launcher.result_dtype` says so; where it refuses, it gets the
+        operands as float32.
         """
-        self.declaration = replace(self.declaration, kernel=function, has_library=has_library)
+        self.declaration = replace(
+            self.declaration,
+            kernel=function,
+            has_library=has_library,
+            takes_bfloat16=takes_bfloat16,
+        )
         return function
 
     def specialize(self, function: F) -> F:

@@ -1,10 +1,14 @@
 """Plans of bfloat16: computed in float32, stored in bfloat16.
 
 An op on bfloat16 runs the plan that it has for float32, within two casts: the blocks of its
-operands are widened before, and those of its results rounded after. So every rule, body, kernel and
-merge of coordinates adds up in float32, and none of them knows of bfloat16. What moves between
-devices before the op is bfloat16. Ops that do no arithmetic (`computes=False`, and those that
-return views) take the blocks as they are.
+operands are widened before, and those of its results rounded after. So every rule, body and merge
+of coordinates adds up in float32, and none of them knows of bfloat16. What moves between devices
+before the op is bfloat16. Ops that do no arithmetic (`computes=False`, and those that return views)
+take the blocks as they are.
+
+So do kernels of GPUs that are declared to (`takes_bfloat16=True`): they read bfloat16, add up in
+float32, and write bfloat16 where nothing else is done with a result, so that no cast takes a pass
+over memory. Where one refuses, `gdt.engine.launcher` widens the blocks.
 
 Which results are rounded says `Declaration.rounds`. Where all are, Python floats are rounded first:
 a weak number takes the dtype of the arrays that it meets.
@@ -31,7 +35,7 @@ Cast = Callable[[Any], Any] | None  # None leaves a block or a number as it is
 
 class Rounded(Phase):
     """The phase of the plan of a call on bfloat16, all its life long: it runs `wide`, the plan of
-    that call on float32 with operands that have moved already.
+    that call on float32, or for a kernel on bfloat16, with operands that have moved already.
 
     rounds: see `Declaration.rounds`.
     """
@@ -42,16 +46,17 @@ class Rounded(Phase):
         self.backend = backend_of(self.mesh)
         plan.sends |= wide.sends
         plan.noted, wide.noted = wide.noted, None
+        self.widens = not runs_on_bfloat16(op, plan)
         self.widening = [self._widening(t) for t in plan.types]
         self.rounding: list[Cast] = []  # of the outputs, from the first run on
 
     def _widening(self, array_type: ArrayType | None) -> Cast:
         if array_type is None:
             return _rounded_number if self.rounds == (True,) and not self.op.rounded else None
-        return self._cast(FLOAT32) if array_type.dtype == BFLOAT16 else None
+        return self._cast(FLOAT32) if array_type.dtype == BFLOAT16 and self.widens else None
 
     def _rounding(self, n: int) -> Cast:
-        """The cast of output `n`, if it is a floating-point number that is rounded."""
+        """The cast of output `n`, if it is a floating-point number that is still to be rounded."""
         rounds = self.rounds[n if len(self.rounds) > 1 else 0]
         return self._cast(BFLOAT16) if rounds and self.wide.outs[n].dtype.kind == "f" else None
 
@@ -124,6 +129,12 @@ class Rounded(Phase):
     def _rounded_outputs(self, outputs: tuple[Block, ...]) -> tuple[Block, ...]:
         pairs = zip(self.rounding, outputs, strict=True)
         return tuple([x if cast is None else cast(x) for cast, x in pairs])
+
+
+def runs_on_bfloat16(op: Declaration, plan: Plan) -> bool:
+    """Whether the op has a kernel for operands of bfloat16 where the plan runs."""
+    mesh = next(t.mesh for t in plan.types if t is not None)
+    return op.takes_bfloat16 and backend_of(mesh).runner is not None
 
 
 def _rounded_number(x: Any) -> Any:

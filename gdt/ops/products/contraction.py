@@ -27,6 +27,7 @@ from gdt.engine.source import define
 from gdt.ops.elementwise import like
 from gdt.ops.products.panels import in_panels, reduced_in_panels
 from gdt.settings import MATMUL_PRECISION
+from gdt.sharding.dtypes import BFLOAT16
 
 __all__ = ["matrix_product"]
 
@@ -243,7 +244,8 @@ class KernelProducts:
         mesh_ndim = x.ndim - 2
         if out is None:
             batch = np.broadcast_shapes(x.shape[:mesh_ndim], w.shape[:mesh_ndim])
-            out = launcher.empty((*batch, x.shape[-2], w.shape[-1]), dtype.name)
+            shape = (*batch, x.shape[-2], w.shape[-1])
+            out = launcher.empty(shape, launcher.result_dtype(dtype).name)
         runner = launcher.runner
         calls = launches.matmul(
             x, w, out, launcher.empty,
@@ -266,6 +268,12 @@ def contract_with_kernels(
     launcher: Launcher, x: Block, w: Block, /, *, labels: Labels, out: Block = None, **_: Any
 ) -> Block:
     """Contract two blocks by the kernels of matmul.cu and matmul_hopper.cu."""
+    if BFLOAT16 in (x.dtype, w.dtype):
+        left, right, result = labels.terms
+        if x.dtype != w.dtype:
+            raise launcher.refused(f"operands are of {x.dtype} and {w.dtype}")
+        if {*left, *right} - {None} - {*result} - ({*left} & {*right}):
+            raise launcher.refused("an operand is added up before the product")
     return contract(KernelProducts(launcher), x, w, labels, out)
 
 
@@ -306,7 +314,7 @@ def matrix_product_tn(
 
 
 for product in (matrix_product, matrix_product_nt, matrix_product_tn):
-    product.kernel(contract_with_kernels, has_library=True)
+    product.kernel(contract_with_kernels, has_library=True, takes_bfloat16=True)
     product.specialize(contract_on_host)
     product.alternative(partial(in_panels, product))
 # Not those of gradients: the partial sums of all gradients are reduced together.

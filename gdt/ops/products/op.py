@@ -84,7 +84,7 @@ def contraction(
     return contract(xp, x, w, labels, out)
 
 
-contraction.kernel(contract_with_kernels, has_library=True)
+contraction.kernel(contract_with_kernels, has_library=True, takes_bfloat16=True)
 contraction.specialize(contract_on_host)
 contraction.alternative(partial(in_panels, contraction))
 
