@@ -130,9 +130,17 @@ __device__ __forceinline__ void add_products(float (&sums)[STRIPS][OUT][4],
     }
   }
 }
+__device__ __forceinline__ void write_pair(float* to, float first, float second) {
+  store(to, Pack<float, 2>{{first, second}});
+}
+template <typename T>
+__device__ __forceinline__ void write_pair(T* to, float first, float second) {
+  const uint32_t pair[1] = {ptx::to_pair(first, second, T())};
+  ptx::store_words(to, pair);
+}
 // Writes factor sums to the rows of `out`, (rows, width), from column `from` on.
-template <int OUT>
-__device__ __forceinline__ void write_sums(const float (&sums)[1][OUT][4], float* out, int first,
+template <int OUT, typename Result>
+__device__ __forceinline__ void write_sums(const float (&sums)[1][OUT][4], Result* out, int first,
                                            int rows, int from, int width, float factor) {
 #pragma unroll
   for (int g = 0; g < OUT; g++)
@@ -140,8 +148,8 @@ __device__ __forceinline__ void write_sums(const float (&sums)[1][OUT][4], float
     for (int half = 0; half < 2; half++) {
       const int row = first + own_row(half), column = from + g * 8 + own_column();
       if (row < rows && column < width)
-        store(row_of(out, row, width) + column,
-              Pack<float, 2>{{factor * sums[0][g][2 * half], factor * sums[0][g][2 * half + 1]}});
+        write_pair(row_of(out, row, width) + column, factor * sums[0][g][2 * half],
+                   factor * sums[0][g][2 * half + 1]);
     }
 }
 
@@ -339,14 +347,12 @@ __global__ void __launch_bounds__(THREADS, 2)
       for (int g = 0; g < OUT; g++) {
         const int column = g * 8 + own_column();
         if (column >= problem.values) break;
-        const uint32_t pair[1] = {ptx::to_pair(factor * sums[s][g][2 * half],
-                                               factor * sums[s][g][2 * half + 1], T())};
-        ptx::store_words(to + column, pair);
+        write_pair(to + column, factor * sums[s][g][2 * half], factor * sums[s][g][2 * half + 1]);
       }
     }
 }
 
-template <typename T, int WIDTH>
+template <typename T, int WIDTH, typename Result>
 __global__ void __launch_bounds__(THREADS, 2)
     attention_mma_dq(const T* __restrict__ q, Strides q_strides, const T* __restrict__ k,
                      Strides k_strides, const T* __restrict__ v, Strides v_strides,
@@ -356,8 +362,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                      const int* __restrict__ first_query, Strides first_query_strides,
                      const int* __restrict__ first_key, Strides first_key_strides,
                      const long long* __restrict__ head, Strides head_strides,
-                     const unsigned long long* __restrict__ seed, float* __restrict__ dq, Axes axes,
-                     Problem problem) {
+                     const unsigned long long* __restrict__ seed, Result* __restrict__ dq,
+                     Axes axes, Problem problem) {
   typedef Tile<T, WIDTH> Rows;
   constexpr int ROWS = WARPS * STRIP, GROUPS = COLUMNS / 8, OUT = WIDTH / 8;
   GDT_DYNAMIC_SHARED(shared);
@@ -410,7 +416,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   write_sums(sums, dq + first * problem.features, strip, rows, 0, problem.features, problem.scale);
 }
 
-template <typename T, int WIDTH>
+template <typename T, int WIDTH, typename Result>
 __global__ void __launch_bounds__(THREADS, 2)
     attention_mma_dkv(const T* __restrict__ q, Strides q_strides, const T* __restrict__ k,
                       Strides k_strides, const T* __restrict__ v, Strides v_strides,
@@ -420,8 +426,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                       const int* __restrict__ first_query, Strides first_query_strides,
                       const int* __restrict__ first_key, Strides first_key_strides,
                       const long long* __restrict__ head, Strides head_strides,
-                      const unsigned long long* __restrict__ seed, float* __restrict__ dk,
-                      float* __restrict__ dv, Axes axes, Problem problem) {
+                      const unsigned long long* __restrict__ seed, Result* __restrict__ dk,
+                      Result* __restrict__ dv, Axes axes, Problem problem) {
   typedef Tile<T, WIDTH> Rows;
   constexpr int ROWS = WARPS * STRIP, GROUPS = COLUMNS / 8,
                 OUT = (WIDTH <= NARROW ? WIDTH : NARROW) / 8;

@@ -57,7 +57,8 @@ def _row(
 
 
 def _attention_row(kernel: str, width: int, passes: str, expected: str) -> Row:
-    instance = Instance("attention_mma.cu", kernel, ("half_t", str(width)))
+    result = () if kernel == "attention_mma" else ("float",)
+    instance = Instance("attention_mma.cu", kernel, ("half_t", str(width), *result))
     _, (threads,), shared = launch_shape(instance, 1, 1)
     return Row(instance, threads, shared, passes, "none on tensor cores", expected)
 

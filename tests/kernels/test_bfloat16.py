@@ -164,3 +164,65 @@ def test_contractions_run_on_tensor_cores_where_operands_are_multiplied_as_they_
         np.testing.assert_allclose(explanation.value.numpy(), wide, 0, 10 * 2.0**-23 * size.max())
     else:
         assert_rounded(explanation.value, wide, 10, size)
+
+
+# ---------------------------------------------------------------- attention
+
+
+ATTENTION = "attention_mma<bfloat16_t, 64>"
+GRADIENT = (
+    "attention_mma_dq<bfloat16_t, 64, bfloat16_t> attention_mma_dkv<bfloat16_t, 64, bfloat16_t>"
+)
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    ("features", "q_spec", "k_spec", "call"),
+    [
+        (8, [None, None], [None, None], {"causal": True}),
+        (16, ["a", None], [None, None], {"dropout": 0.3, "key": 5}),
+        (8, [None, None], ["b", None], {}),
+        (8, ["a", None], ["a", None], {"causal": True}),  # in a ring
+    ],
+)
+def test_attention_and_its_gradients_run_on_tensor_cores(
+    features: int, q_spec: Any, k_spec: Any, call: Any, devices: list[str],
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Weights and gradients of scores are rounded before they are multiplied, results after: each
+    is off by half an epsilon of the largest term, and parts of a ring, or of split keys, once
+    more."""
+    mesh = mesh_of(devices)
+    shapes = (2, 2, 12, features), (2, 1, 8, features), (2, 1, 8, features), (2, 2, 12, features)
+    values = [numbers(rng, *shape) for shape in shapes]
+
+    def results_and_gradients(arrays: list[DistributedArray]) -> list[DistributedArray]:
+        *operands, g = arrays
+        out, pull = gdt.vjp(lambda q, k, v: gdt.attention(q, k, v, **call), *operands)
+        return [out, *pull(g)]
+
+    specs = q_spec, k_spec, k_spec, q_spec
+    explanation = gdt.explain(
+        results_and_gradients,
+        [
+            placed(v, gdt.Layout([None, None, *spec], mesh))
+            for v, spec in zip(values, specs, strict=True)
+        ],
+    )
+    launched = {k for op, k in kernels_of(explanation) if op.startswith("attention")}
+    assert launched == {ATTENTION, GRADIENT}
+    exact = results_and_gradients([gdt.asarray(v.astype(np.float64)) for v in values])
+    for got, want in zip(explanation.value, exact, strict=True):
+        assert got.dtype == BFLOAT16
+        wide = want.numpy()
+        error = np.abs(got.numpy().astype(float) - wide).max()
+        assert error <= 4 * EPSILON / 2 * np.abs(wide).max()
+
+
+def test_attention_that_no_kernel_takes_in_bfloat16_gets_float32(rng: np.random.Generator) -> None:
+    arrays = [placed(numbers(rng, 5, 4), replicated(2)) for _ in range(3)]  # no packs of 8
+    explanation = gdt.explain(gdt.attention, *arrays)
+    assert ("attention_of_tiles", "attention<float, 128>") in kernels_of(explanation)
+    want = gdt.attention(*[gdt.asarray(a.numpy().astype(np.float32)) for a in arrays]).numpy()
+    assert explanation.value.dtype == BFLOAT16
+    np.testing.assert_allclose(explanation.value.numpy().astype(float), want, EPSILON, EPSILON)

@@ -30,6 +30,7 @@ ATTENTION_TYPES = ("float", "half_t")
 ATTENTION_WIDTHS = (128, 256)  # features, or values, up to which a block holds its sums
 MMA_FILE = "attention_mma.cu"
 MMA_ATTENTION_TYPES = ("half_t", "bfloat16_t")
+GRADIENT_TYPES = {"half_t": "float", "bfloat16_t": "bfloat16_t"}  # on tensor cores, by operands'
 MMA_WIDTHS = (64, 128, 256)
 WITHOUT_MMA = "sm_75"
 ITEM_BYTES = 2  # of the types of MMA_ATTENTION_TYPES
@@ -72,9 +73,10 @@ def attention_instances() -> Iterator[Instance]:
 
 def attention_mma_instances() -> Iterator[Instance]:
     """Yield every instance on tensor cores that this module launches."""
-    for kernel in ("attention_mma", "attention_mma_dq", "attention_mma_dkv"):
-        for t, width in product(MMA_ATTENTION_TYPES, MMA_WIDTHS):
-            yield Instance(MMA_FILE, kernel, (t, str(width)))
+    for t, width in product(MMA_ATTENTION_TYPES, map(str, MMA_WIDTHS)):
+        yield Instance(MMA_FILE, "attention_mma", (t, width))
+        for kernel in ("attention_mma_dq", "attention_mma_dkv"):
+            yield Instance(MMA_FILE, kernel, (t, width, GRADIENT_TYPES[t]))
 
 
 def _on_tensor_cores(arch: str | None, *operands: Array) -> bool:
@@ -98,7 +100,8 @@ def _instance(kernel: str, arch: str | None, width: int, *operands: Array) -> In
     if _on_tensor_cores(arch, *operands):
         fitting = [w for w in MMA_WIDTHS if w >= widest]
         name = kernel.replace("attention", "attention_mma")
-        return Instance(MMA_FILE, name, (c_type(x), str(fitting[0])))
+        results = () if kernel == "attention" else (GRADIENT_TYPES[c_type(x)],)
+        return Instance(MMA_FILE, name, (c_type(x), str(fitting[0]), *results))
     if c_type(x) not in ATTENTION_TYPES:
         raise error(KernelError, kernel, f"no kernel takes {x.dtype}")
     fitting = [w for w in ATTENTION_WIDTHS if w >= width]
@@ -219,7 +222,8 @@ def attention_gradients(
     mesh_ndim: int = 0,
     arch: str | None = None,
 ) -> list[KernelCall]:
-    """Compute the gradients in q, k and v of `attention`, float32, one for every item.
+    """Compute the gradients in q, k and v of `attention`, one for every item: float32, or bfloat16
+    of operands of bfloat16.
 
     g: (lead..., queries, values), the cotangent of the result. lse: (lead..., queries). products:
     (lead..., queries), the sums of g times the result. gradients: (items, queries, features),

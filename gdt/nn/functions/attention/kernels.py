@@ -10,6 +10,7 @@ from gdt.cuda import launches
 from gdt.engine.launcher import Launcher
 from gdt.engine.plan import Shards
 from gdt.nn.functions.attention.spans import Spans
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32
 
 Block = Any
 
@@ -112,7 +113,8 @@ def gradient_kernel(
     """The gradients in q, k and v of `attention_of_tiles`, one for every head."""
     (q, k, v, g), leading = _operands(launcher, q, k, v, g)
     denominators, products = (launcher.contiguous(a) for a in (denominators, products))
-    g_q, g_k, g_v = (launcher.empty((*leading, *a.shape[-2:]), "float32") for a in (q, k, v))
+    dtype = launcher.result_dtype(q.dtype) if q.dtype == BFLOAT16 else FLOAT32
+    g_q, g_k, g_v = (launcher.empty((*leading, *a.shape[-2:]), dtype.name) for a in (q, k, v))
     sight = _sight(launcher, q, k, mask, key, how, shards, leading)
     launcher.run(
         launches.attention_gradients(

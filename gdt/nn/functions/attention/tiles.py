@@ -78,7 +78,7 @@ def attention_of_tiles(
     return out.astype(xp.result_type(q.dtype, k.dtype, v.dtype), copy=False), denominators
 
 
-attention_of_tiles.kernel(attention_kernel)
+attention_of_tiles.kernel(attention_kernel, takes_bfloat16=True)
 
 
 def _gradient_rule(
@@ -133,7 +133,7 @@ def _no_second_derivative(*_: Any, **__: Any) -> DistributedArray:
     raise error(GradientError, "attention", problem, remedy=remedy)
 
 
-attention_gradient.kernel(gradient_kernel)
+attention_gradient.kernel(gradient_kernel, takes_bfloat16=True)
 attention_gradient.vjp(*[_no_second_derivative] * 8)
 
 
