@@ -50,7 +50,10 @@ def _is_masked(name: str, sample: Sample) -> bool:
 @pytest.mark.parametrize("mesh", MESHES, ids=["folded", "apart"])
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_replayed_gradients_are_those_of_the_values_at_hand(name: str, mesh: Mesh) -> None:
-    for sample in SAMPLES[name]:
+    samples = SAMPLES[name]
+    if len(samples) > 1:  # they take turns on the two meshes
+        samples = samples[MESHES.index(mesh) :: 2]
+    for sample in samples:
         oracle = Oracle(FUNCTIONS[name], sample)
         if not oracle.differentiable:
             continue
