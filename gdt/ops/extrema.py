@@ -95,8 +95,8 @@ def _share_among_ties(
 
 max_.vjp(_share_among_ties)
 min_.vjp(_share_among_ties)
-max_.kernel(extreme_kernel("Max"))
-min_.kernel(extreme_kernel("Min"))
+max_.kernel(extreme_kernel("Max"), takes_bfloat16=True)
+min_.kernel(extreme_kernel("Min"), takes_bfloat16=True)
 
 
 # ---------------------------------------------------------------- argmax and argmin
@@ -230,5 +230,5 @@ def argmin(xp: Any, x: Block, /, **static: Any) -> tuple[Block, ...]:
     return _locate(xp, x, name="argmin", **static)
 
 
-argmax.kernel(arg_kernel("Max"))
-argmin.kernel(arg_kernel("Min"))
+argmax.kernel(arg_kernel("Max"), takes_bfloat16=True)
+argmin.kernel(arg_kernel("Min"), takes_bfloat16=True)

@@ -133,7 +133,7 @@ def _sum_vjp(
 
 
 sum_.vjp(_sum_vjp, reads="")
-sum_.kernel(sum_kernel)
+sum_.kernel(sum_kernel, takes_bfloat16=True)
 
 
 @sum_.specialize
@@ -213,7 +213,7 @@ def _mean_vjp(
 
 
 mean.vjp(_mean_vjp, reads="")
-mean.kernel(mean_kernel)
+mean.kernel(mean_kernel, takes_bfloat16=True)
 
 
 def divided_by_count(g: DistributedArray, count: int) -> DistributedArray:

@@ -242,7 +242,7 @@ def _moments_vjp(g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False
 
 
 moments.vjp(joint=_moments_vjp, reads="x out0")
-moments.kernel(moments_kernel)
+moments.kernel(moments_kernel, takes_bfloat16=True)
 moments.specialize(moments_loop)
 
 

@@ -7,16 +7,22 @@ plan, but for the order of the sum, rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gdt
+from gdt import nn
 from gdt.array.array import DistributedArray
+from gdt.backend import backend_of
 from gdt.engine.rounded import Rounded
 from gdt.sharding.dtypes import BFLOAT16
+from gdt.state.trees import leaves
+from tests.programs.test_cuda_graph import graph_of
 
+from . import strict_kernels
 from .emulation import EmulatedBackend
 from .test_engine import FOUR, LAYOUTS, ONE, mesh_of, replicated
 
@@ -69,7 +75,7 @@ def test_products_run_on_tensor_cores_in_every_layout(
         return [out, *pull(placed(c, gdt.Layout.replicated(mesh, 2)))]
 
     explanation = gdt.explain(product_and_gradients)
-    parts = 4  # at most so many are rounded, and added up
+    parts = len(devices)  # at most so many are rounded, and added up
     for got, left, right, terms in zip(
         explanation.value, (x, c, x.T), (w, w.T, c), (20, 7, 9), strict=True
     ):
@@ -226,3 +232,195 @@ def test_attention_that_no_kernel_takes_in_bfloat16_gets_float32(rng: np.random.
     want = gdt.attention(*[gdt.asarray(a.numpy().astype(np.float32)) for a in arrays]).numpy()
     assert explanation.value.dtype == BFLOAT16
     np.testing.assert_allclose(explanation.value.numpy().astype(float), want, EPSILON, EPSILON)
+
+
+# ---------------------------------------------------------------- reductions, losses and norms
+
+
+def compared(
+    function: Callable[..., Any], devices: list[str], specs: Any, *values: np.ndarray
+) -> tuple[set[str], list[tuple[DistributedArray, np.ndarray]]]:
+    """The kernels of a call on bfloat16, and its results beside those of the float32 plan on the
+    same values and devices. Integers stay as they are."""
+    mesh = mesh_of(devices)
+
+    def arrays(dtype: Any) -> list[DistributedArray]:
+        return [
+            gdt.asarray(v.astype(dtype) if v.dtype.kind == "f" else v, layout=gdt.Layout(s, mesh))
+            for v, s in zip(values, specs, strict=True)
+        ]
+
+    explanation = gdt.explain(function, *arrays(BFLOAT16))
+    results = zip(leaves(explanation.value), leaves(function(*arrays(np.float32))), strict=True)
+    return {k for _, k in kernels_of(explanation)}, [(got, want.numpy()) for got, want in results]
+
+
+@DEVICES
+@pytest.mark.parametrize("spec", [["a", None, "b"], [None, "a", None]], ids=str)
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "argmax", "argmin"])
+def test_reductions_read_bfloat16(
+    name: str, spec: Any, devices: list[str], rng: np.random.Generator
+) -> None:
+    x = numbers(rng, 9, 5, 6)
+    axes = (0, 1, 2) if name.startswith("arg") else (0, 1, 2, (1, 2), None)
+
+    def reduced(x: DistributedArray) -> list[DistributedArray]:
+        return [getattr(gdt, name)(x, axis=axis) for axis in axes]
+
+    launched, results = compared(reduced, devices, [spec], x)
+    assert launched
+    assert all("bfloat16_t" in k.split(">")[0] for k in launched), launched
+    for (got, want), axis in zip(results, axes, strict=True):
+        if name.startswith(("max", "min", "arg")):
+            np.testing.assert_array_equal(got.numpy(), want.astype(got.dtype))
+        else:
+            size = getattr(np, name)(np.abs(x), axis=axis)
+            assert_rounded(got, want, 270, size, len(devices))
+
+
+def test_sums_of_bfloat16_in_float32_are_not_rounded(rng: np.random.Generator) -> None:
+    x = numbers(rng, 70, 40)
+    got = gdt.explain(lambda x: gdt.sum(x, axis=0, dtype="float32"), placed(x, replicated(2)))
+    assert [k for _, k in kernels_of(got)] == ["reduce_columns<Sum, bfloat16_t, float, float>"]
+    assert got.value.dtype == np.float32
+    np.testing.assert_allclose(
+        got.value.numpy(), x.sum(0), 0, 70 * 2.0**-23 * np.abs(x).sum(0).max()
+    )
+
+
+@DEVICES
+def test_moments_of_bfloat16_are_merged_in_float32(
+    devices: list[str], rng: np.random.Generator
+) -> None:
+    x = (8 + numbers(rng, 301, 5)).astype(BFLOAT16).astype(np.float32)
+    launched, results = compared(lambda x: gdt.moments(x, 0), devices, [["a", None]], x)
+    assert {k.split("<")[1][:17] for k in launched} == {"bfloat16_t, float"}
+    for got, want in results:
+        assert_rounded(got, want, 301, np.abs(want) + 8)
+
+
+@DEVICES
+@pytest.mark.parametrize("split", [["a", None], [None, "a"], ["b", "a"]], ids=str)
+def test_cross_entropy_reads_logits_of_bfloat16(
+    split: Any, devices: list[str], rng: np.random.Generator
+) -> None:
+    x, labels = 4 * numbers(rng, 9, 22), rng.integers(0, 22, 9)
+
+    def loss(x: DistributedArray, labels: DistributedArray) -> DistributedArray:
+        losses = gdt.sparse_softmax_cross_entropy_with_logits(labels, x, label_smoothing=0.1)
+        return gdt.sum(losses)
+
+    launched, results = compared(gdt.value_and_grad(loss), devices, [split, split[:1]], x, labels)
+    forward = "softmax_ce<bfloat16_t" if split[-1] is None else "softmax_ce_parts<bfloat16_t"
+    assert any(k.startswith(forward) for k in launched), launched
+    assert any(k.startswith("softmax_ce_gradient<bfloat16_t") for k in launched)
+    # Losses are rounded before they are added up, so is their sum; gradients once.
+    (total, wide_total), (gradient, wide) = results
+    assert abs(float(total) - wide_total) <= EPSILON * abs(wide_total)
+    assert gradient.dtype == BFLOAT16
+    np.testing.assert_allclose(gradient.numpy().astype(float), wide, EPSILON, 1e-6)
+
+
+@DEVICES
+def test_batch_norm_reads_bfloat16(devices: list[str], rng: np.random.Generator) -> None:
+    x, g = numbers(rng, 24, 5), numbers(rng, 24, 5)
+    scale, offset = numbers(rng, 5), numbers(rng, 5)
+
+    def normalized(*arrays: DistributedArray) -> Any:
+        *operands, g = arrays
+        out, pull = gdt.vjp(lambda *xs: gdt.batch_norm(*xs)[0], *operands)
+        return [out, *pull(g)]
+
+    specs = ["a", None], [None], [None], ["a", None]
+    launched, results = compared(normalized, devices, specs, x, scale, offset, g)
+    kernels = {name for k in launched for name in k.split(">") if "<" in name}
+    for name in ("bn_moments", "bn_apply", "bn_sums", "bn_backward"):
+        assert any(k.strip().startswith(f"{name}<bfloat16_t, float") for k in kernels), launched
+    for got, want in results:  # of operands that ops before have rounded
+        assert got.dtype == BFLOAT16
+        error = np.abs(got.numpy().astype(float) - want).max()
+        assert error <= 4 * EPSILON * np.abs(want).max()
+
+
+# ---------------------------------------------------------------- networks
+
+
+PRODUCTS = 3 * (4 + 3)  # of attention, and of other layers; forwards, and two backwards
+
+
+def network() -> nn.Module:
+    block = nn.Sequential(nn.LayerNorm(), nn.MultiHeadAttention(2, causal=True, key=1))
+    mlp = nn.Sequential(nn.LayerNorm(), nn.Dense(32, activation="gelu", key=2), nn.Dense(16, key=3))
+    model = nn.Sequential(nn.Residual(block), nn.Residual(mlp), nn.Dense(4, key=4))
+    return nn.mixed_precision(model, "bfloat16")
+
+
+def batch_of(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return rng.standard_normal((8, 12, 16)).astype(np.float32), rng.integers(0, 4, (8, 12))
+
+
+def losses_and_gradients(model: nn.Module, x: Any, labels: Any) -> Any:
+    def loss(model: nn.Module) -> DistributedArray:
+        return nn.losses.sparse_softmax_cross_entropy(labels, model(x))
+
+    return gdt.value_and_grad(loss)(model)
+
+
+@DEVICES
+def test_a_network_and_its_gradients_run_the_kernels_of_bfloat16(
+    devices: list[str], rng: np.random.Generator
+) -> None:
+    values = batch_of(rng)
+
+    def run(**how: Any) -> Any:
+        mesh = gdt.create_mesh([("a", 2), ("b", 2)], **how)
+        with gdt.default_mesh(mesh):
+            x, labels = (
+                gdt.asarray(v, layout=gdt.Layout(["a", *[None] * (v.ndim - 1)], mesh))
+                for v in values
+            )
+            model = network()
+            model(x)
+            return gdt.explain(losses_and_gradients, model, x, labels)
+
+    host, device = run(), run(devices=devices)
+    launched = [(op, k) for op, k in kernels_of(device) if "matrix_product" in op or "att" in op]
+    products = [k for op, k in launched if op.startswith("matrix_product")]
+    assert len(products) == PRODUCTS
+    assert {k.split(",")[0] for k in products} == {"matmul_mma<bfloat16_t"}
+    assert {k for op, k in launched if "att" in op} == {ATTENTION, GRADIENT}
+    # Both round what layers hand on: about ten times on the way. The gradient of the bias of keys,
+    # which changes no weights, is what is left of rounding.
+    pairs = [[a.numpy() for a in leaves(found.value)] for found in (device, host)]
+    largest = max(np.abs(want).max() for want in pairs[1][1:])
+    for got, want in zip(*pairs, strict=True):
+        assert got.dtype == want.dtype == np.float32
+        assert np.abs(got - want).max() <= 4 * EPSILON * max(np.abs(want).max(), largest / 20)
+
+
+def test_a_captured_step_launches_what_an_eager_one_does_to_the_bit(
+    rng: np.random.Generator,
+) -> None:
+    strict_kernels.register()
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], devices=["graph:0"])
+    runner = backend_of(mesh).runner
+    values = [batch_of(rng) for _ in range(5)]
+    with gdt.default_mesh(mesh):
+        model = network()
+        step = lambda x, labels: losses_and_gradients(model, x, labels)
+        captured = gdt.function(step)
+        for number, arrays in enumerate(values):
+            layouts = [gdt.Layout(["a", *[None] * (v.ndim - 1)], mesh) for v in arrays]
+            batch = [gdt.asarray(v, layout=w) for v, w in zip(arrays, layouts, strict=True)]
+            results, launches = [], []
+            for run in (step, captured):
+                runner.ran.clear()
+                results.append([g.numpy() for g in leaves(run(*batch))])
+                launches.append({**runner.ran})
+            for got, want in zip(*results, strict=True):
+                np.testing.assert_array_equal(got, want)
+            if number > 3:  # by then it is captured
+                assert launches[0] == launches[1]
+            assert launches[0]["matmul_mma"] == PRODUCTS and "matmul_simt" not in launches[0]
+            assert launches[0]["attention_mma_dq"] == launches[0]["attention_mma_dkv"] == 1
+        assert graph_of(captured).is_captured

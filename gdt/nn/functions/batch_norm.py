@@ -95,7 +95,7 @@ def _normalize_vjp(
 
 
 normalize.vjp(joint=_normalize_vjp)
-normalize.kernel(normalize_kernel)
+normalize.kernel(normalize_kernel, takes_bfloat16=True)
 normalize.specialize(normalize_loop)
 
 
@@ -150,7 +150,7 @@ def _batch_norm_sums_vjp(
 
 
 batch_norm_sums.vjp(joint=_batch_norm_sums_vjp)
-batch_norm_sums.kernel(batch_norm_sums_kernel)
+batch_norm_sums.kernel(batch_norm_sums_kernel, takes_bfloat16=True)
 batch_norm_sums.specialize(batch_norm_sums_loop)
 
 
@@ -209,7 +209,7 @@ def _batch_norm_gradient_vjp(
 
 
 batch_norm_gradient.vjp(joint=_batch_norm_gradient_vjp)
-batch_norm_gradient.kernel(batch_norm_gradient_kernel)
+batch_norm_gradient.kernel(batch_norm_gradient_kernel, takes_bfloat16=True)
 batch_norm_gradient.specialize(batch_norm_gradient_loop)
 
 

@@ -185,7 +185,8 @@ def normalize_kernel(
     rstd = 1 / launcher.xp.sqrt(where.vector(launcher, variance) + epsilon)
     mean, rstd = _pair(launcher, where.vector(launcher, mean), rstd)
     factor, bias = _factors(launcher, where, x.dtype, scale, offset)
-    y = launcher.empty(x.shape, x.dtype.name) if out is None else out
+    dtype = launcher.result_dtype(x.dtype)
+    y = launcher.empty(x.shape, dtype.name) if out is None else out
     data, result = (where.data(launcher, a) for a in (x, y))
     launcher.run(
         launches.bn_apply(data, mean, rstd, factor, bias, result, mesh_ndim=launcher.mesh_ndim)
@@ -224,8 +225,9 @@ def batch_norm_sums_kernel(
     out_shape = tuple(
         1 if i in gone else n for i, n in enumerate(where.dims) if keepdims or i not in gone
     )
+    dtype = launcher.result_dtype(g.dtype)
     first, second = (
-        launcher.contiguous(sums[:, i].astype(g.dtype, copy=False)).reshape(*shape, *out_shape)
+        launcher.contiguous(sums[:, i].astype(dtype, copy=False)).reshape(*shape, *out_shape)
         for i in (0, 1)
     )
     return first, second
@@ -258,7 +260,7 @@ def batch_norm_gradient_kernel(
     zero, one, number = (
         where.constant(launcher, n, g.dtype) for n in (0.0, 1.0, float(max(count, 1)))
     )
-    dx = launcher.empty(g.shape, g.dtype.name) if out is None else out
+    dx = launcher.empty(g.shape, launcher.result_dtype(g.dtype).name) if out is None else out
     data, dy, result = (where.data(launcher, a) for a in (xhat, g, dx))
     launcher.run(
         launches.bn_backward(

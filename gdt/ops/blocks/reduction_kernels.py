@@ -14,6 +14,7 @@ import numpy as np
 from gdt.cuda import launches
 from gdt.engine.launcher import Launcher
 from gdt.engine.plan import Shards
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32, kind_of
 
 Block = Any
 
@@ -52,9 +53,9 @@ def sum_kernel(
 ) -> Block:
     """The sum over `axis`, in the dtype that NumPy gives it."""
     own = np.dtype(np.int64) if x.dtype.kind == "i" else x.dtype
-    if x.dtype.kind not in "fi" or (dtype is not None and dtype != own):
+    if kind_of(x.dtype) not in "fi" or dtype not in (None, FLOAT32 if own == BFLOAT16 else own):
         raise launcher.refused(f"no kernel adds {x.dtype} up as {dtype}")
-    return _sum(launcher, x, axis, keepdims, own)
+    return _sum(launcher, x, axis, keepdims, launcher.result_dtype(own))
 
 
 def mean_kernel(
@@ -65,11 +66,10 @@ def mean_kernel(
     keepdims: bool = False,
     dtype: Any = None,
 ) -> Block:
-    """The sum that a mean is made of: of float16 it is float32."""
-    if x.dtype.kind != "f" or dtype != x.dtype:
+    """The sum that a mean is made of: of 16-bit floats it is float32."""
+    if kind_of(x.dtype) != "f" or dtype != (FLOAT32 if x.dtype == BFLOAT16 else x.dtype):
         raise launcher.refused(f"no kernel adds {x.dtype} up as {dtype}")
-    wide = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
-    return _sum(launcher, x, axis, keepdims, wide)
+    return _sum(launcher, x, axis, keepdims, FLOAT32 if x.dtype.itemsize == 2 else x.dtype)
 
 
 def _sum(
@@ -92,7 +92,7 @@ def extreme_kernel(op: str) -> Callable[..., Block]:
         reduction = _reduced(launcher, x, axis, keepdims)
         if not reduction.data.shape[-2]:
             raise launcher.refused("there are no elements")
-        out = launcher.empty(reduction.shape, x.dtype.name)
+        out = launcher.empty(reduction.shape, launcher.result_dtype(x.dtype).name)
         launcher.run(
             launches.reduce(op, reduction.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
         )
@@ -129,13 +129,15 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
                     xp.broadcast_to(shards.start[factor], over).reshape(-1), np.int64
                 ),
             )
-            wide = np.float32 if x.dtype == np.float16 else x.dtype
-            value = launcher.empty(reduction.shape, np.dtype(wide).name)
+            wide = FLOAT32 if x.dtype.itemsize == 2 and kind_of(x.dtype) == "f" else x.dtype
+            value = launcher.empty(reduction.shape, wide.name)
         launcher.run(
             launches.arg_reduce(
                 op, reduction.data, value, index, launcher.empty, start=start, mesh_ndim=mesh_ndim
             )
         )
-        return (index,) if value is None else (value.astype(x.dtype, copy=False), index)
+        if value is None:
+            return (index,)
+        return value.astype(launcher.result_dtype(x.dtype), copy=False), index
 
     return kernel

@@ -50,7 +50,7 @@ def _scale(launcher: Launcher, g: Block, dims: int) -> Block:
     mesh_ndim = launcher.mesh_ndim
     if not any(g.strides[mesh_ndim:]):
         g = g[(..., *(slice(1),) * dims)]
-    return _rows(launcher, g.astype(np.float32) if g.dtype == np.float16 else g, dims)
+    return _rows(launcher, g.astype(np.float32) if g.dtype.itemsize == 2 else g, dims)
 
 
 def _ignored(ignore_index: int | None) -> int:
@@ -132,7 +132,11 @@ def whole_kernel(name: str) -> Callable[..., tuple[Block, Block, Block]]:
             )
         )  # fmt: skip
         one = launcher.keep("one", lambda: launcher.xp.ones((*shape, 1), wide))
-        return loss.astype(logits.dtype, copy=False), lse.reshape(*shape, 1), one
+        return (
+            loss.astype(launcher.result_dtype(logits.dtype), copy=False),
+            lse.reshape(*shape, 1),
+            one,
+        )
 
     return kernel
 
@@ -237,7 +241,7 @@ def gradient_kernel(
     if logits.shape[:mesh_ndim] != over:
         raise launcher.refused(f"logits of {logits.shape} are broadcast to {over}")
     start, count = _classes_here(launcher, over, shards)
-    gradient = launcher.empty(logits.shape, logits.dtype.name)
+    gradient = launcher.empty(logits.shape, launcher.result_dtype(logits.dtype).name)
     launcher.run(
         launches.softmax_ce_gradient(
             _logits(launcher, logits), _labels(launcher, labels),

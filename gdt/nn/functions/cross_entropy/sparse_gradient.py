@@ -108,7 +108,7 @@ def fused_cross_entropy_gradient(
     return out.astype(logits.dtype, copy=False)
 
 
-fused_cross_entropy_gradient.kernel(gradient_kernel)
+fused_cross_entropy_gradient.kernel(gradient_kernel, takes_bfloat16=True)
 
 
 def _unless_ignored(
