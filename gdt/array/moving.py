@@ -33,7 +33,7 @@ def move_to_layouts(
         if layout is None or layout is arrays[i].type.layout:
             continue
         form, have = arrays[i]._resolved, arrays[i].type.layout
-        if form is not None and any(have.reductions) and not any(layout.reductions):
+        if form is not None and not any(layout.reductions):
             results[i] = sources[i] = form
             have = form.type.layout
         if layout is not have:

@@ -53,7 +53,7 @@ def edges(x: Any, count: int) -> np.ndarray:
 
     NumPy shows of it, with `count` edge items, what it shows of the whole.
     """
-    if (form := x._resolved) is not None:  # read once: another thread may let it forget
+    if (form := x._resolved) is not None:  # read once: a step of another thread may hide it
         x = form
     picked = [_picked(n, count) for n in x.shape]
     partial_axes = [a for a, p in enumerate(x.layout.reductions) if p]

@@ -18,6 +18,7 @@ from gdt.autodiff.reverse_mode import Arrays, GradientCall, Node, run
 from gdt.autodiff.unread import FreedBlocks
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES, CallHistory, origin_of
+from gdt.engine.forms import FORMS, Forms
 from gdt.engine.plan import value_key
 from gdt.observe import OBSERVERS, observing
 from gdt.programs.instruction import array_of
@@ -173,11 +174,7 @@ def _recorded(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> G
     unresolved = [n for n, a in enumerate(arrays) if a._resolved is None]
     with observing(recorder):
         grads = run(call)[1]
-    resolved = [
-        (n, arrays[n]._resolved)
-        for n in unresolved
-        if arrays[n]._resolved is not None and any(arrays[n].type.layout.reductions)
-    ]
+    resolved = [(n, arrays[n]._resolved) for n in unresolved if arrays[n]._resolved is not None]
     outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
     inputs, program = [r for r in registers if r is not None], None
     if not recorder.met_host:
@@ -213,6 +210,7 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
     for group in (call.targets, call.seeds or (), call.sources, call.extras):
         parts.append(len(group))
         values += group
+    forms = (FORMS.get() or Forms()).entries
     numbers: dict[int, int] = {}  # of the values, by identity
     arrays: list[DistributedArray] = []
     for x in values:  # which grows on the way
@@ -226,9 +224,12 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
             continue
         arrays.append(x)
         parts.append(x.type)
-        if (form := x._resolved) is not None:  # read once: another thread may let it forget
+        if (form := x._resolved) is not None:  # read once: a step of another thread may hide it
             parts.append("resolved")
             values.append(form)
+        elif (entry := forms.get(identity)) is not None:
+            parts.append("moved")
+            values.append(entry[1])
         elif hasattr(x, "_passed"):
             parts.append("passed")
         if type(x.blocks) is ReleasedBlocks:

@@ -16,7 +16,6 @@ from gdt.array.array import DistributedArray
 from gdt.autodiff.reverse_mode import cotangents_of
 from gdt.autodiff.tape import GradientTape
 from gdt.comm.agreement import crc32_of
-from gdt.engine.passing import FORMS, remember
 from gdt.errors import GradientError, error, line_of_user
 from gdt.observe import OBSERVERS, Observer, observing, observing_only, repeating
 from gdt.ops.gathering import GATHERED_SLOTS, in_their_slots, postponing
@@ -157,8 +156,6 @@ class _Segment:
         """Return the cotangents of the arrays that the function reads, from those of its
         outputs."""
         tape, watch = GradientTape(), _Watch(self._call.__name__)
-        if (forms := FORMS.get()) is not None:
-            tape.forms = forms  # whose tape forgets them: nobody asks this one for gradients
         with (
             in_their_slots(self._slots),
             repeating(self._draws),
@@ -308,8 +305,7 @@ def _own(leaf: Any, outs: list[DistributedArray]) -> Any:
     if not isinstance(leaf, DistributedArray):
         return leaf
     out = leaf._alias()
-    if leaf._resolved is not None:
-        remember(out, leaf._resolved)
+    out._resolved = leaf._resolved
     outs.append(out)
     return out
 

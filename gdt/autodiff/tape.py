@@ -15,7 +15,7 @@ from gdt.autodiff.reverse_mode import Fetched, ScalarRead, check_fetched, warn_o
 from gdt.autodiff.unread import LARGE, UnreadArrays
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.notes import note_operands
-from gdt.engine.passing import FORMS, forget
+from gdt.engine.forms import FORMS, Forms
 from gdt.errors import (
     ArgumentError,
     DtypeError,
@@ -71,7 +71,7 @@ class GradientTape(Observer):
         self.written: list[tuple[weakref.ref[DistributedArray], DistributedArray]] = []
         self.unread = UnreadArrays()
         self.has_fetched = False  # whether values were gathered to the host
-        self.forms: list[Any] = []  # see `gdt.engine.passing.FORMS`
+        self.forms = Forms()
         self._tokens: Any = None
 
     def __repr__(self) -> str:
@@ -87,6 +87,7 @@ class GradientTape(Observer):
             )
         if self in OBSERVERS.get():
             raise error(GradientError, "this tape is recording already")
+        self.forms = FORMS.get() or self.forms  # those of a tape around this one
         self._tokens = OBSERVERS.set((*OBSERVERS.get(), self)), FORMS.set(self.forms)
         keep_informed(self)
         return self
@@ -94,8 +95,6 @@ class GradientTape(Observer):
     def __exit__(self, *exception: object) -> None:
         OBSERVERS.reset(self._tokens[0])
         FORMS.reset(self._tokens[1])
-        if exception[0] is not None:  # nobody asks for gradients
-            forget(self.forms)
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         if self.nodes is not None:  # None after a gradient that was called inside the block
@@ -103,7 +102,7 @@ class GradientTape(Observer):
             if self.unread.entries or first.type.local_nbytes >= LARGE:
                 if type(out) is tuple:  # the caller's own refers to the arrays too
                     out = (*out,)
-                args = self.unread.note(op, args, out)
+                args = self.unread.note(op, args, out, self.forms)
             self.nodes.append((op, args, static, out))
 
     def on_fetch(self, array_type: object, nbytes: int) -> None:
@@ -121,6 +120,7 @@ class GradientTape(Observer):
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         """Rename arrays in the record: what has read `array` has read `before`, and what has
         returned `after` has returned `array`."""
+        self.forms.discard(array)
         if self.nodes is not None:
             self.unread.entries.clear()  # which count the references of the nodes
             _rename(self.nodes, array, before, after)
@@ -266,7 +266,7 @@ class GradientTape(Observer):
         finally:
             OBSERVERS.reset(tokens[0])
             FORMS.reset(tokens[1])
-            forget(self.forms)
+            self.forms.entries.clear()  # so that each gradient moves what the first one does
 
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]

@@ -16,6 +16,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.deferred import DeferredBlocks
 from gdt.backend.numpy import ONE_REFERENCE
 from gdt.engine.differentiable import Differentiable
+from gdt.engine.forms import Forms
 from gdt.errors import GradientError, error
 from gdt.sharding.dtypes import INEXACT
 
@@ -30,8 +31,9 @@ class FreedBlocks(DeferredBlocks):
     def _compute(self) -> Sequence[Any]:
         raise error(
             GradientError,
-            "a gradient reads values that its op's vjp(..., reads=) does not name: they are freed",
-            remedy="Name there what the gradient reads, or leave reads= out.",
+            "values are read of an array to which only a tape referred: they are freed",
+            remedy="A gradient function names what it reads in its op's vjp(..., reads=), or "
+            "leaves reads= out; others hold the array itself, and no weak reference to it.",
         )
 
 
@@ -57,15 +59,14 @@ class _Entry:
         # What is counted is in no variable, as in `gdt.engine.updates`.
         return not self.is_resolved and getrefcount(self.array) == ONE_REFERENCE + self.references
 
-    def free(self) -> None:
+    def free(self, forms: Forms) -> None:
         """Let go of the blocks of the array, unless it is a view of another that has them, and of
         what an op has moved of them."""
+        forms.discard(self.array)
         if type(self.array._shared) is not tuple and not isinstance(
             self.array.blocks, DeferredBlocks
         ):
             self.array.blocks = FREED
-        if not any(self.array.type.layout.reductions):
-            self.array._resolved = None
         if self.resolved is not None:
             self.resolved.is_resolved = False
 
@@ -79,11 +80,11 @@ class UnreadArrays:
     def __init__(self) -> None:
         self.entries: dict[int, _Entry] = {}
 
-    def note(self, op: Any, args: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
+    def note(self, op: Any, args: tuple[Any, ...], out: Any, forms: Forms) -> tuple[Any, ...]:
         """Take up the call `out = op(*args)`, and free what the record alone holds.
 
         Return the operands for the record: the resolved value of an array that is read, if it has
-        one, so that nobody reads its parts.
+        one, so that nobody reads its parts. forms: of arrays; they are freed with these.
         """
         read, entries = _read(op, args), self.entries
         self._take_up_resolved()
@@ -104,7 +105,7 @@ class UnreadArrays:
                     entries[id(x)] = _Entry(x)
         while alone := [key for key, entry in entries.items() if entry.is_alone()]:
             for key in alone:
-                entries.pop(key).free()
+                entries.pop(key).free(forms)
         return args
 
     def _take_up_resolved(self) -> None:

@@ -50,7 +50,8 @@ from gdt.comm.agreement import HISTORIES, origins_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
 from gdt.engine.differentiable import Differentiable
 from gdt.engine.first_run import plan_of
-from gdt.engine.passing import exchanged_operands, resolved_operands
+from gdt.engine.forms import exchanged_operands
+from gdt.engine.passing import resolved_operands
 from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, Results, value_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, observing_only, ran

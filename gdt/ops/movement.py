@@ -153,8 +153,7 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
             note_copied(result, x)
     elif layout is x.layout.resolved:
         result = x.resolve()
-    elif x._resolved is not None and any(x.layout.reductions):
-        # Not of another form, which tapes do not know, and which the array forgets.
+    elif x._resolved is not None:
         result = relayout(x._resolved, layout)
     else:
         result = _relayout(x, layout=layout)

@@ -24,6 +24,7 @@ from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.views import rebind
 from gdt.backend import backend_of
+from gdt.engine.forms import keeping_forms
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
 from gdt.observe import Observer
@@ -313,15 +314,16 @@ class State(Observer):
         """Put everything back if the context raises: a user who catches the error would otherwise
         be left with half a step, and take a part of it twice when it is repeated.
 
-        In the context, arrays have neither resolved values nor notes that ops have passed their
-        partial reductions on. So every call moves the same data, whether it is replayed, recorded
-        or runs as written: processes may differ in that, and still have to meet.
+        In the context, arrays have neither resolved values nor other forms, nor notes that ops have
+        passed their partial reductions on. So every call moves the same data, whether it is
+        replayed, recorded or runs as written: processes may differ in that, and still have to meet.
         """
         traces = [(array, array._resolved, array._is_passed) for _, array in self.arrays]
         for array, *_ in traces:
             array._resolved, array._is_passed = None, False
         try:
-            yield
+            with keeping_forms(None):
+                yield
         except BaseException:
             self.put_back()
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,8 @@ import pytest
 
 import gdt
 from gdt.autodiff.reverse_mode import GradientWarning
-from gdt.engine import passing
 from gdt.engine.op import Op
-from gdt.errors import GdtError, GradientError, ShapeError
+from gdt.errors import GdtError, GradientError
 
 WHOLE = np.arange(1.0, 13.0).reshape(3, 4)
 
@@ -395,59 +393,3 @@ def test_a_relayout_of_what_an_op_has_moved_has_second_derivatives(rng) -> None:
     got = second([gdt.Layout(spec, mesh) for spec in specs])
     one = gdt.create_mesh([("z", 1)])
     np.testing.assert_allclose(got, second([gdt.Layout([None, None], one)] * 3))
-
-
-def test_a_tape_that_ends_with_an_error_leaves_no_forms() -> None:
-    mesh = gdt.create_mesh([("a", 8)])
-    x = gdt.ones((24, 16), layout=gdt.Layout([None, "a"], mesh))
-    w = gdt.ones((16, 24), layout=gdt.Layout([None, None], mesh))
-    with pytest.raises(ShapeError), gdt.GradientTape():
-        y = gdt.relu(x @ w)
-        assert x._resolved is not None
-        y @ x.T[:5]
-    assert x._resolved is None
-
-
-@pytest.mark.parametrize("wrap", [lambda f: f, gdt.checkpointed])
-def test_gradients_leave_no_forms_of_what_a_function_reads_and_returns(wrap) -> None:
-    """Also where a checkpointed function runs again after the forms of the first call."""
-    mesh = gdt.create_mesh([("a", 8)])
-    x = gdt.ones((24, 16), layout=gdt.Layout([None, "a"], mesh))
-    w = gdt.ones((16, 24), layout=gdt.Layout([None, None], mesh))
-
-    def layer(x, w):
-        hidden = gdt.tanh(x)
-        return gdt.relu(x @ w) + gdt.relu(hidden @ w), hidden
-
-    with gdt.GradientTape(persistent=True) as tape:
-        y, hidden = wrap(layer)(x, w)
-        assert x._resolved is not None
-        assert hidden._resolved is not None
-        loss = gdt.sum(y) + gdt.sum(hidden)
-    for _ in range(3):
-        tape.gradient(loss, [x, w])
-        assert x._resolved is hidden._resolved is None
-
-
-def test_a_tape_of_another_thread_may_forget_the_form_that_an_op_takes(monkeypatch, rng) -> None:
-    mesh = gdt.create_mesh([("a", 8)])
-    values = rng.normal(size=(56, 40)), rng.normal(size=(40, 56))  # as no other test has: no plan
-    x = gdt.asarray(values[0], layout=gdt.Layout([None, "a"], mesh))
-    w = gdt.asarray(values[1], layout=gdt.Layout([None, None], mesh))
-    with gdt.GradientTape(persistent=True) as other:
-        loss = gdt.sum(gdt.relu(x @ w))
-    assert x._resolved is not None
-    choose = passing._cheaper_forms
-
-    def choose_late(*args):
-        monkeypatch.setattr(passing, "_cheaper_forms", choose)
-        thread = threading.Thread(target=other.gradient, args=(loss, w))
-        thread.start()
-        thread.join()
-        return choose(*args)
-
-    monkeypatch.setattr(passing, "_cheaper_forms", choose_late)
-    with gdt.GradientTape():
-        y = gdt.relu(x @ w)
-    assert x._resolved is None
-    np.testing.assert_allclose(y, np.maximum(values[0] @ values[1], 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,9 @@ def test_a_gradient_that_reads_what_is_not_named_is_an_error(freed: list[str]) -
         return x * x * x
 
     cube.vjp(lambda g, out, x: g * 3.0 * x * x, reads="out")
-    with pytest.raises(GradientError, match=r"reads values .* reads=\) does not name"):
+    with pytest.raises(
+        GradientError, match=r"only a tape referred(.|\n)* names what it reads in its op's vjp"
+    ):
         gdt.grad(lambda x: gdt.sum(cube(x)))(gdt.ones(2))
     assert "cube" in freed
     with pytest.raises(ArgumentError, match="reads= names 'y', which is no operand and no output"):
@@ -193,21 +194,6 @@ def test_partial_sums_and_their_values_are_freed() -> None:
     # Of a layer what goes in, its normalised value, and a quarter of its middle; and of the last
     # one what its backward pass takes.
     assert memory.peak - before <= (2.25 * LAYERS + 7) * NBYTES
-
-
-def test_what_an_op_has_moved_of_a_freed_array_is_freed() -> None:
-    mesh = gdt.create_mesh([("a", 8)])
-    rows, columns = Layout(["a", None], mesh), Layout([None, "a"], mesh)
-    sources = [gdt.ones((512, 2 * SIZE), layout=layout) for layout in (rows, columns)]
-    with gdt.GradientTape() as tape:
-        x, y = (source + 1.0 for source in sources)
-        total = x + y
-        (form,) = [weakref.ref(a._resolved) for a in (x, y) if a._resolved is not None]
-        del x, y
-        loss = gdt.sum(total * 2.0)
-    assert form() is None
-    for gradient in tape.gradient(loss, sources):
-        assert np.array_equal(gradient.numpy(), np.full((512, 2 * SIZE), 2.0))
 
 
 def test_results_that_are_kept_in_their_tuple_keep_their_values() -> None:

@@ -15,8 +15,8 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE, Merging
+from gdt.engine.forms import FORMS, Forms, keeping_forms
 from gdt.engine.op import op
-from gdt.engine.passing import remembering
 from gdt.errors import DtypeError, error
 from gdt.fusion.op_formula import has_rows_formula
 from gdt.fusion.reducing import of_rows
@@ -255,7 +255,7 @@ def softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     """
     x = as_floating("softmax", x)
     if _is_split(x, axis):
-        with remembering():
+        with keeping_forms(FORMS.get() or Forms()):
             largest, total = softmax_statistics(x, axis=axis)
             return softmax_from(x, largest, total)
     return softmax_of_whole(x, axis=axis)
@@ -272,7 +272,7 @@ def log_softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     """
     x = as_floating("log_softmax", x)
     if _is_split(x, axis):
-        with remembering():
+        with keeping_forms(FORMS.get() or Forms()):
             largest, total = softmax_statistics(x, axis=axis)
             return log_softmax_from(x, largest, total)
     return log_softmax_of_whole(x, axis=axis)
