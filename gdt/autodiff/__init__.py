@@ -19,10 +19,11 @@ of a call, and of `together_with`, are resolved in one collective per (mesh axes
 
 **Buckets.** Gradients that together fill 25 MiB (`buckets`) are sent before the backward pass ends,
 and on GPUs no other gradient waits for them: packing, NCCL and unpacking run on the communication
-stream, and the compute stream waits for it once, at the end (`Backend.overlapping`,
-`Backend.join`). The tests' simulated GPUs keep vector clocks of their streams and report every use
-of memory that no event orders; how much a GPU does at the same time has not been measured. Between
-processes on hosts nothing overlaps.
+stream, and the compute stream waits for a bucket when the next one is sent, or at the end
+(`Backend.overlapping`, `Backend.join`). Then its gradients as they were computed are freed: those
+of at most two buckets are held beside what they are reduced to. The tests' simulated GPUs keep
+vector clocks of their streams and report every use of memory that no event orders; how much a GPU
+does at the same time has not been measured. Between processes on hosts nothing overlaps.
 
 **Released arrays.** An array that was gathered for the call of a layer has no blocks after that
 call. A gradient function that reads it computes it again (`gdt.array.released`), and the backward

@@ -20,7 +20,7 @@ from gdt.sharding.layout import Layout
 # on Accelerating Data Parallel Training", VLDB 13(12).
 SIZE = 25 << 20
 
-Operands = Sequence[Sequence[Any]]  # of the calls through which cotangents flow back, in order
+Calls = Sequence[tuple[Any, ...]]  # (op, operands, statics, output), in order
 
 
 class SentGradient(NamedTuple):
@@ -34,32 +34,39 @@ class SentGradient(NamedTuple):
 class Buckets:
     """The gradients of some sources that wait for reductions, and do so in buckets.
 
-    A context around the backward pass: at its end devices wait for what was sent, and `moved` holds
-    the gradients that have been, by the positions of their sources. What does not fill a bucket is
-    left to be sent with the rest.
+    A context around the backward pass. Devices wait for a bucket when the next one is sent, or at
+    the end; then `moved` holds its gradients, by the positions of their sources. So at most two
+    buckets are held as they were computed. What does not fill a bucket is left to be sent with the
+    rest.
+
+    calls: those through which cotangents flow back. replace: called with each source, but those
+    that calls have made, and its gradient that has been sent.
     """
 
     def __init__(
         self,
-        operands: Operands,
+        calls: Calls,
         sources: Sequence[DistributedArray],
         layouts: Sequence[Layout | None],
+        replace: Callable[[DistributedArray, DistributedArray], None],
     ) -> None:
         self.moved: dict[int, DistributedArray] = {}
-        self._layouts = layouts
+        self._layouts, self._replace = layouts, replace
         self._sources, self._waiting = sources, list[SentGradient]()
         self._sent: list[tuple[SentGradient, DistributedArray]] = []
         self._completing: dict[int, list[int]] = defaultdict(list)  # positions, by number of call
+        self._made: set[int] = set()  # identities of what calls return
         self._left = 0  # sources whose gradients are not complete
         if sum(s.type.local_nbytes for s in sources) > SIZE:
-            self._find_completing(operands)
+            self._find_completing(calls)
 
-    def _find_completing(self, operands: Operands) -> None:
+    def _find_completing(self, calls: Calls) -> None:
         """A gradient is complete when the first call that uses its source has been passed."""
         first: dict[int, int] = {}
-        for number, arrays in enumerate(operands):
-            for a in arrays:
+        for number, (_, args, _, out) in enumerate(calls):
+            for a in args:
                 first.setdefault(id(a), number)
+            self._made.update(map(id, out if type(out) is tuple else (out,)))
         for position, s in enumerate(self._sources):
             using = [first[id(x)] for x in (s, s._resolved) if x is not None and id(x) in first]
             if using:
@@ -83,10 +90,26 @@ class Buckets:
             self._send()
 
     def _send(self) -> None:
+        self._join()
         gradients, layouts = zip(*[(m.gradient, m.layout) for m in self._waiting], strict=True)
         moved = move_to_layouts(gradients, layouts, overlapped=True)
-        self._sent += zip(self._waiting, moved, strict=True)
+        self._sent = list(zip(self._waiting, moved, strict=True))
         self._waiting = []
+
+    def _join(self) -> None:
+        """Let devices wait for the bucket that was sent last."""
+        if not self._sent:
+            return
+        sent, moved = zip(*self._sent, strict=True)
+        gradients = [m.gradient for m in sent]
+        join(gradients[0].mesh, [g.blocks for g in gradients], [g.blocks for g in moved])
+        for (position, gradient, _), result in self._sent:
+            remember_resolved(gradient, result)
+            self.moved[position] = result
+            source = self._sources[position]
+            if id(source) not in self._made:  # whose call takes the gradient as it was computed
+                self._replace(source, result)
+        self._sent = []
 
     def __enter__(self) -> Buckets:
         return self
@@ -97,11 +120,4 @@ class Buckets:
         cause: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._sent:
-            return
-        sent, moved = zip(*self._sent, strict=True)
-        gradients = [m.gradient for m in sent]
-        join(gradients[0].mesh, [g.blocks for g in gradients], [g.blocks for g in moved])
-        for (position, gradient, _), result in self._sent:
-            remember_resolved(gradient, result)
-            self.moved[position] = result
+        self._join()

@@ -17,7 +17,7 @@ from gdt.autodiff.releases import Releases
 from gdt.comm.notes import noted_dataflow
 from gdt.engine.op import Op
 from gdt.errors import GdtError, GradientError, error
-from gdt.observe import is_recorded
+from gdt.observe import OBSERVERS, is_recorded
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import add
 from gdt.ops.taking import take_in_range
@@ -111,7 +111,14 @@ def _backward(
     looked_up = {
         id(node[3]) for node in calls if node[0] is take_in_range and id(node[1][0]) in source_ids
     }
-    buckets = Buckets([node[1] for node in calls], sources, layouts)
+    is_taped = any(not observer.wants_parts for observer in OBSERVERS.get())
+
+    def replace(source: DistributedArray, gradient: DistributedArray) -> None:
+        if not is_taped:  # a tape around this one takes gradients as they were computed
+            grads[id(source)] = gradient
+            grads.pop(id(source._resolved), None)
+
+    buckets = Buckets(calls, sources, layouts, replace)
     with Releases(calls, unreleased) as releases, buckets:
         for number in reversed(range(len(calls))):
             call = calls.pop()  # so that nobody holds its activations once it has been left

@@ -13,9 +13,11 @@ from gdt import Layout, Mesh
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff import buckets
 from gdt.backend import backend_of
+from gdt.backend.abstract import DEVICE
 from gdt.caches import Cache
 from gdt.comm.transport import transport_of
 from gdt.observe import Observer, observing
+from tests.allocations import allocations
 from tests.strict import engine
 
 SIZES = {"a": 2, "b": 2}
@@ -122,6 +124,61 @@ def test_small_gradients_are_one_reduction_and_large_ones_as_many_as_they_fill_b
     assert sent[500, 1] == [("all_reduce", 8 * (8 * 4 + 10 * 8), 2), ("all_reduce", 8 * 121, 2)]
     assert [arrays for _, _, arrays in sent[1, 1]] == [1, 1, 2]
     assert all(sent[size, 1] == sent[size, 4] for size, _ in sent)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "call"),
+    [("CPU", 3), ("abstract", 0), ("abstract", 3)],  # as written; recorded in call 1; replayed
+)
+def test_gradients_are_held_once_but_for_those_of_two_buckets(
+    device_type: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers, width = 24, 64
+    nbytes = 4 * width * width
+    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", Cache(1 << 20))
+    monkeypatch.setattr(buckets, "SIZE", nbytes)
+    blocks = None if device_type == "abstract" else 2
+    mesh = gdt.create_mesh({"a": 2}, device_type=device_type, blocks=blocks)
+    x = gdt.ones((2, width), "float32", layout=Layout(["a", None], mesh))
+    whole = Layout.replicated(mesh, 2)
+    weights = [gdt.ones((width, width), "float32", layout=whole) for _ in range(layers)]
+
+    def loss(weights: list[gdt.DistributedArray]) -> gdt.DistributedArray:
+        y = x
+        for w in weights:
+            y = gdt.tanh(y @ w)
+        return gdt.sum(y)
+
+    for _ in range(call):
+        gdt.grad(loss)(weights)
+    before = DEVICE.peak = DEVICE.now
+    with allocations() as memory:
+        gdt.grad(loss)(weights)
+    held = DEVICE.peak - before if device_type == "abstract" else memory.peak // len(mesh.blocks)
+    assert layers * nbytes <= held <= (layers + 4) * nbytes
+
+
+def test_second_derivatives_do_not_depend_on_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of weights, and of an array that the first one has made."""
+    mesh = gdt.create_mesh(SIZES, blocks=4)
+    rng = np.random.default_rng(0)
+    x = gdt.asarray(rng.standard_normal((8, 4)), layout=Layout([("a", "b"), None], mesh))
+    layouts = Layout.replicated(mesh, 2), Layout(["a", None], mesh)
+    weights = [gdt.asarray(rng.standard_normal((4, 4)), layout=layout) for layout in layouts]
+
+    def squares() -> list[np.ndarray]:
+        with gdt.GradientTape() as outer:
+            with gdt.GradientTape() as tape:
+                made = weights[0] * 2.0
+                loss = gdt.sum(gdt.tanh(gdt.tanh(x @ made) @ weights[1]))
+            slopes = tape.gradient(loss, [*weights, made])
+            total = sum(gdt.sum(g * g) for g in slopes)
+        return [g.numpy() for g in (*slopes, *outer.gradient(total, weights))]
+
+    want = squares()
+    monkeypatch.setattr(buckets, "SIZE", 1)
+    for a, b in zip(squares(), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
