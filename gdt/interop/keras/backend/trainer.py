@@ -41,7 +41,7 @@ from gdt.autodiff.functional import renamed
 from gdt.autodiff.tape import GradientTape
 from gdt.interop.keras.backend import distribution_lib
 from gdt.interop.keras.backend.recorded_step import RecordedStep
-from gdt.interop.keras.backend.saving import written_once
+from gdt.interop.keras.backend.saving import callbacks_written_once, written_once
 from gdt.ops.joining import concat
 
 Logs = dict[str, Any]
@@ -346,10 +346,10 @@ class NumpyTrainer(base_trainer.Trainer):  # type: ignore[misc]
                     validation_steps,
                 )
             try:
-                self._run_epochs(
-                    iterator, callbacks, initial_epoch, epochs,
-                    validate, validation_freq,
-                )  # fmt: skip
+                with callbacks_written_once(callbacks.callbacks):
+                    self._run_epochs(
+                        iterator, callbacks, initial_epoch, epochs, validate, validation_freq
+                    )
             finally:
                 self._eval_epoch_iterator = None
         return self.history
