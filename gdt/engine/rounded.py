@@ -23,10 +23,19 @@ import numpy as np
 
 from gdt.backend import backend_of
 from gdt.backend.numpy import order_in_memory
+from gdt.backend.protocol import Backend
 from gdt.engine.declaration import Declaration
 from gdt.engine.one_block import mover
 from gdt.engine.plan import Block, Phase, Plan, Results
-from gdt.engine.source import Expression, Operand, called, compiled
+from gdt.engine.source import (
+    CallExpression,
+    Expression,
+    Operand,
+    Value,
+    called,
+    compiled,
+    replaced_operands,
+)
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype
 
@@ -52,7 +61,7 @@ class Rounded(Phase):
 
     def _widening(self, array_type: ArrayType | None) -> Cast:
         if array_type is None:
-            return _rounded_number if self.rounds == (True,) and not self.op.rounded else None
+            return rounded_number if self.rounds == (True,) and not self.op.rounded else None
         return self._cast(FLOAT32) if array_type.dtype == BFLOAT16 and self.widens else None
 
     def _rounding(self, n: int) -> Cast:
@@ -60,18 +69,8 @@ class Rounded(Phase):
         rounds = self.rounds[n if len(self.rounds) > 1 else 0]
         return self._cast(BFLOAT16) if rounds and self.wide.outs[n].dtype.kind == "f" else None
 
-    def _cast(self, dtype: Dtype) -> Callable[[Block], Block]:
-        """The function that casts a block, a large one into recycled memory."""
-        empty, size = self.backend.empty, self.backend.recycled_size
-
-        def cast(block: Block) -> Block:
-            if block.size * dtype.itemsize < size:
-                return block.astype(dtype)
-            out = empty(block.shape, dtype, order_in_memory(block))
-            np.copyto(out, block, casting="unsafe")
-            return out
-
-        return cast
+    def _cast(self, dtype: Dtype) -> BlockCast:
+        return BlockCast(dtype, self.backend)
 
     def run(self, operands: Sequence[Any], free: Sequence[Sequence[bool]]) -> Results:
         """See `Phase.run`. Of donated operands the wide plan may overwrite those that were
@@ -131,13 +130,50 @@ class Rounded(Phase):
         return tuple([x if cast is None else cast(x) for cast, x in pairs])
 
 
+class BlockCast:
+    """The cast of a block, a large one into recycled memory."""
+
+    def __init__(self, dtype: Dtype, backend: Backend) -> None:
+        self.dtype, self.empty, self.size = dtype, backend.empty, backend.recycled_size
+
+    def __call__(self, block: Block) -> Block:
+        """The block as `dtype`."""
+        if block.size * self.dtype.itemsize < self.size:
+            return block.astype(self.dtype)
+        out = self.empty(block.shape, self.dtype, order_in_memory(block))
+        np.copyto(out, block, casting="unsafe")
+        return out
+
+
+def expression_in_float32(part: Expression) -> Expression:
+    """The expression of the plan for float32 in one that `Rounded` has made, without casts of
+    blocks; any other as it is. Numbers are rounded as before."""
+    inner = part
+    if _casts(inner):
+        (inner,) = inner.arguments  # type: ignore[union-attr]
+    if not isinstance(inner, CallExpression) or inner.keywords:
+        return part
+    if inner is part and not any(map(_casts, inner.arguments)):
+        return part
+    operands = [a.arguments[0] if _casts(a) else a for a in inner.arguments]  # type: ignore[union-attr]
+    function = getattr(inner.function.value, "function", inner.function.value)  # if it is placed
+    wide = getattr(function, "expression", None)
+    if wide is None:
+        return CallExpression(Value(inner.function.name, function), operands)
+    return replaced_operands(wide, operands) or part
+
+
+def _casts(part: Expression) -> bool:
+    return isinstance(part, CallExpression) and isinstance(part.function.value, BlockCast)
+
+
 def runs_on_bfloat16(op: Declaration, plan: Plan) -> bool:
     """Whether the op has a kernel for operands of bfloat16 where the plan runs."""
     mesh = next(t.mesh for t in plan.types if t is not None)
     return op.takes_bfloat16 and backend_of(mesh).runner is not None
 
 
-def _rounded_number(x: Any) -> Any:
+def rounded_number(x: Any) -> Any:
     """Return a Python float, or an array of one number that a program has in the memory of a
     device, rounded to bfloat16; any other number as it is."""
     if type(x) is float:

@@ -158,6 +158,24 @@ def _reshaped(shape: tuple[int, ...], block: Expression) -> Expression:
     return Reshaped(block.block if isinstance(block, Reshaped) else block, shape)
 
 
+def replaced_operands(expression: Expression, operands: Sequence[Expression]) -> Expression | None:
+    """A call with other expressions in the place of its operands; None if some are taken apart."""
+    if not isinstance(expression, CallExpression):
+        return None
+    arguments: list[Expression] = []
+    for argument in expression.arguments:
+        match argument:
+            case Operand(number):
+                arguments.append(operands[number])
+            case Reshaped(Operand(number), shape):
+                arguments.append(_reshaped(shape, operands[number]))
+            case Value():
+                arguments.append(argument)
+            case _:
+                return None
+    return expression._replace(arguments=arguments)
+
+
 def written(expression: Expression, operands: Sequence[str], names: Names) -> str:
     """The source of an expression of operands with these names; what else it names is added to
     `names`."""

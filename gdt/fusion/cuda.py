@@ -6,9 +6,10 @@ have; each thread reads and writes 16 bytes at a time where all blocks lie so.
 
 **Bits.** A kernel has the bits of the kernels of CuPy's ufuncs, one for each op, that it replaces.
 A product is rounded before it is added to anything (`--fmad=false`), and the functions of
-`FUNCTIONS` are CUDA's own, as CuPy calls them, in the place of the host's polynomials. Ops whose
-formula would need those polynomials are not part of a kernel (`is_of_cuda`): `erf` and what is made
-of it, which CuPy's ufuncs compute in other ways, and powers.
+`FUNCTIONS` are CUDA's own, as CuPy calls them, in the place of the host's polynomials. Values of
+bfloat16 are computed in float32, and rounded after each op, as `gdt.engine.rounded` does it. Ops
+whose formula would need those polynomials are not part of a kernel (`is_of_cuda`): `erf` and what
+is made of it, which CuPy's ufuncs compute in other ways, and powers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ from gdt.cuda.sources import C_TYPES, GENERATED, Instance, constants, structs
 from gdt.fusion.elementary import ELEMENTARY
 from gdt.fusion.formula import ElementGraph, Node
 from gdt.fusion.loop import Nest, nest_of
-from gdt.fusion.op_formula import UFUNCS, Kind, OpFormula, only
+from gdt.fusion.op_formula import (
+    CODE_OF_BFLOAT16,
+    UFUNCS,
+    Kind,
+    OpFormula,
+    code_of,
+    computed_dtypes,
+    dtype_of,
+    only,
+)
+from gdt.sharding.dtypes import BFLOAT16
 
 Block = Any
 Shape = tuple[int, ...]
@@ -48,10 +59,12 @@ CLOSE = {name: OpFormula(f"{name}(x)", only(["f4"]), is_exact=False) for name in
 """The formulas of CuPy's ufuncs that are functions of CUDA; see `is_of_kernels`."""
 
 NAMES = {
-    code: C_TYPES[np.dtype(code).name]
-    for code in ("b1", "i1", "i4", "i8", "u1", "u4", "u8", "f4", "f8")
-}
-"""The C type of each dtype that kernels compute with."""
+    code_of(dtype): C_TYPES[dtype.name]
+    for dtype in (
+        *map(np.dtype, ("b1", "i1", "i4", "i8", "u1", "u4", "u8", "f4", "f8")), BFLOAT16
+    )
+}  # fmt: skip
+"""The C type of each dtype that kernels read and write."""
 
 OPERATORS = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&", "or": "|", "xor": "^",
@@ -78,10 +91,10 @@ def kernel_formula(function: Any, static: Mapping[str, Any], xp: Any) -> OpFormu
 def is_of_kernels(formula: OpFormula, kinds: Sequence[Kind], result: str) -> bool:
     """Whether a kernel has the bits of an op of operands of these kinds, and of this result: CUDA's
     logarithms of float64 are other code where products and sums are not fused."""
-    dtypes = formula.dtypes(kinds, result)
+    dtypes = computed_dtypes(formula, kinds, result)
     if dtypes is None or not {*dtypes, result} <= NAMES.keys():
         return False
-    return formula.is_exact or result == "f4"
+    return formula.is_exact or result in ("f4", CODE_OF_BFLOAT16)
 
 
 @cache
@@ -163,7 +176,10 @@ def _value(graph: ElementGraph, node: Node, names: dict[Node, str]) -> str:
         case "invert":
             return f"!{xs[0]}" if dtype == "b1" else f"static_cast<{NAMES[dtype]}>(~{xs[0]})"
         case "cast":
-            return f"static_cast<{NAMES[dtype]}>({xs[0]})"
+            if graph.dtypes[operands[0]] == CODE_OF_BFLOAT16:
+                return f"widen({xs[0]})"
+            function = "narrow" if dtype == CODE_OF_BFLOAT16 else "static_cast"
+            return f"{function}<{NAMES[dtype]}>({xs[0]})"
     return f"{'fabs' if operation == 'abs' else operation}({', '.join(xs)})"
 
 
@@ -193,7 +209,7 @@ class FusedKernel:
         self, graph: ElementGraph, dtypes: Sequence[str], outputs: Sequence[Node], backend: Backend
     ) -> None:
         self.graph, self.dtypes, self.outputs, self.backend = graph, dtypes, outputs, backend
-        self.results = [np.dtype(graph.dtypes[n]) for n in outputs]
+        self.results = [dtype_of(graph.dtypes[n]) for n in outputs]
         self._files: dict[tuple[bool, ...], str] = {}
 
     def __call__(self, shape: Shape, blocks: Sequence[Block]) -> list[Block]:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32
+
 T = TypeVar("T")
 Kind = Any  # of an operand: its dtype, or the type of a Python number
 Dtypes = Callable[[Sequence[Kind], str | None], Sequence[str] | None]
@@ -46,6 +48,24 @@ def formula_of(function: Any, static: Mapping[str, Any]) -> OpFormula | None:
 def code_of(dtype: np.dtype) -> str:
     """The kind and the bytes of a dtype, as `f4`."""
     return f"{dtype.kind}{dtype.itemsize}"
+
+
+CODE_OF_BFLOAT16 = code_of(BFLOAT16)
+
+
+def dtype_of(code: str) -> np.dtype:
+    """The dtype of a code."""
+    return BFLOAT16 if code == CODE_OF_BFLOAT16 else np.dtype(code)
+
+
+def computed_dtypes(formula: OpFormula, kinds: Sequence[Kind], result: str) -> Sequence[str] | None:
+    """The dtypes to which a kernel casts operands, see `OpFormula`; for bfloat16 float32, as
+    `gdt.engine.rounded` does."""
+    wide = [FLOAT32 if kind == BFLOAT16 else kind for kind in kinds]
+    if result != CODE_OF_BFLOAT16:
+        return formula.dtypes(wide, result)
+    is_rounded_once = all(k in (FLOAT32, np.bool_) for k in wide if isinstance(k, np.dtype))
+    return formula.dtypes(wide, code_of(FLOAT32)) if is_rounded_once else None
 
 
 LOOP_DTYPES = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"])

@@ -12,6 +12,7 @@ import numpy as np
 
 from gdt.backend.cupy import BlockDevice, PlacedFunction, on_gpu
 from gdt.engine.loops import ChosenBody
+from gdt.engine.rounded import expression_in_float32, rounded_number
 from gdt.engine.source import (
     CallExpression,
     Expression,
@@ -44,7 +45,8 @@ class ElementCall(NamedTuple):
 
     run: its function of NumPy's arrays and numbers, None if slices do not run it. formula: its
     formula, None if it has none. arguments: an `Argument` or a number each. output: the register of
-    the output. shape, dtype: of each block of the output. device: the GPU, None on the host.
+    the output. shape, dtype: of each block of the output. device: the GPU, None on the host; a GPU
+    computes with bfloat16 in float32.
     """
 
     instruction: Instruction
@@ -79,7 +81,10 @@ def element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) -> 
         return None
     if not is_block(first) or any(b.shape != first.shape for b in blocks):
         return None
-    found = [normalized(part) for part in parts_of(k, len(blocks))]
+    parts = parts_of(k, len(blocks))
+    if device:
+        parts = [None if part is None else expression_in_float32(part) for part in parts]
+    found = [normalized(part) for part in parts]
     if not found or found[0] is None:
         return None
     function, arguments, keywords = found[0]
@@ -103,6 +108,10 @@ def element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) -> 
             continue
         register = k.inputs[number]
         held = values[register]
+        if value is not None:  # the function that rounds a number
+            if register not in constants or not isinstance(held, int | float):
+                return None
+            held = value(held)
         # A number that is drawn anew is none of a kernel's, so that CUDA graphs can have the step.
         if (
             isinstance(held, int | float)
@@ -115,18 +124,15 @@ def element_call(k: Instruction, values: Sequence[Any], constants: Set[int]) -> 
         else:
             return None
     dtype = code_of(first.dtype)
-    kinds = [kind_of(a, values) for a in operands]
-    if formula and device and not is_of_kernels(formula, kinds, dtype):
+    if formula and device and not is_of_kernels(formula, kinds_of(operands, values), dtype):
         return None
     return ElementCall(k, run, formula, tuple(operands), k.outputs[0], first.shape, dtype, device)
 
 
-def kind_of(argument: Any, values: Sequence[Any]) -> Any:
-    """The dtype of an operand, or the type of a number."""
-    if not isinstance(argument, Argument):
-        return type(argument)
-    block = blocks_of(values[argument.register])[0]
-    return getattr(block, "dtype", type(block))
+def kinds_of(arguments: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The dtypes of operands, and the types of numbers."""
+    held = [blocks_of(values[a.register])[0] if isinstance(a, Argument) else a for a in arguments]
+    return [getattr(x, "dtype", type(x)) for x in held]
 
 
 def is_pure(k: Instruction) -> bool:
@@ -196,7 +202,11 @@ def normalized(part: Expression | None) -> tuple[Any, tuple[Any, ...], tuple[Any
 
 def _argument(part: Expression) -> tuple[int | None, Shape | None, Any] | None:
     """An argument of a call as the number of an operand, the shape to which it is reshaped, and a
-    value: (number, None or shape, None) or (None, None, value). None for other expressions."""
+    value: (number, None or shape, None) or (None, None, value); (number, None, function) of a
+    number that is rounded. None for other expressions."""
+    if isinstance(part, CallExpression) and part.function.value is rounded_number:
+        (number,) = part.arguments
+        return (number.number, None, rounded_number) if isinstance(number, Operand) else None
     block = part.block if isinstance(part, Reshaped) else part
     operand = block.sequence if isinstance(block, Item) else block
     if isinstance(operand, Operand):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gdt.fusion.formula import GIVEN, ElementGraph, Node
 from gdt.fusion.loop import FusedLoop, is_known, packed
-from gdt.fusion.op_formula import code_of
+from gdt.fusion.op_formula import code_of, computed_dtypes
 from gdt.fusion.row_text import GraphCall
 from gdt.programs.aliases import blocks_of
-from gdt.programs.element_calls import Argument, ElementCall, LoopInput, kind_of
+from gdt.programs.element_calls import Argument, ElementCall, LoopInput, kinds_of
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -38,9 +39,12 @@ class GraphWriter:
     def write(self, call: ElementCall) -> bool:
         """Add a call; return whether its formula takes operands of these dtypes and shapes."""
         graph, formula = self.graph, call.formula
-        kinds = [kind_of(a, self.values) for a in call.arguments]
-        dtypes = None if formula is None else formula.dtypes(kinds, call.dtype)
-        if formula is None or dtypes is None:
+        kinds = kinds_of(call.arguments, self.values)
+        if formula is None:
+            return False
+        find = partial(computed_dtypes, formula) if call.device else formula.dtypes
+        dtypes = find(kinds, call.dtype)
+        if dtypes is None:
             return False
         names: dict[str, Node] = {}
         operands: list[Node] = []

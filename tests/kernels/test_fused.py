@@ -279,20 +279,26 @@ def calls_of(step: Any) -> list[list[str]]:
     return [[f.name for f in k.fused] for k in step.programs[0].instructions if k.fused]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_chain_of_a_captured_step_is_one_kernel_with_its_bits(
-    mesh: gdt.Mesh, rng: np.random.Generator
+    dtype: str, mesh: gdt.Mesh, rng: np.random.Generator
 ) -> None:
+    """Of bfloat16 every op rounds its result, as its plan does."""
+
     def chain(x: Any, row: Any) -> Any:
-        y = gdt.tanh(x * row) * gdt.exp(-0.5 * x * x) + gdt.maximum(x, row)
+        y = gdt.tanh(x * row) * gdt.exp(-0.3 * x * x) + gdt.maximum(x, row)
         y = gdt.clip(gdt.silu(y), -0.5, 0.5)
         return gdt.where(y > 0, y, y * y), gdt.astype(y > 0.25, "float32") - y
 
-    x = gdt.asarray(rng.normal(size=(10, 12)).astype("f4"), layout=gdt.Layout(["x", None], mesh))
-    row = gdt.asarray(rng.normal(size=12).astype("f4"))
+    values = rng.normal(size=(10, 12)).astype("f4")
+    values[3, :4] = 3e38, -3e38, 1e-40, -0.0
+    x = gdt.asarray(values, layout=gdt.Layout(["x", None], mesh)).astype(dtype)
+    row = gdt.asarray(rng.normal(size=12).astype("f4")).astype(dtype)
     step, ran = gdt.function(chain), backend_of(mesh).runner.ran
     for _ in range(5):
         before = ran["fused"]
         for got, want in zip(step(x, row), chain(x, row), strict=True):
+            assert got.type is want.type
             np.testing.assert_array_equal(got.numpy(), want.numpy())
         x = x * 1.5
     assert ran["fused"] - before == 1
@@ -355,11 +361,11 @@ def test_launches_of_steps_before_and_after(
     x = gdt.asarray(rng.normal(size=(16, 24)).astype("f4"), layout=gdt.Layout(["x", None], mesh))
     y = gdt.asarray(rng.integers(0, 10, 16), layout=gdt.Layout(["x"], mesh))
 
-    def training() -> Any:
-        model, optimizer = (
-            mnist.MLP([24, 16, 12, 10], gdt.Layout([None, None], mesh)),
-            gdt.optim.SGD(0.1),
-        )
+    def training(dtype: str | None = None) -> Any:
+        model = mnist.MLP([24, 16, 12, 10], gdt.Layout([None, None], mesh))
+        optimizer = gdt.optim.SGD(0.1)
+        if dtype is not None:
+            gdt.nn.mixed_precision(model, dtype)
         loss = lambda m, x, y: gdt.nn.losses.sparse_softmax_cross_entropy(y, m(x))
 
         @gdt.function
@@ -370,11 +376,17 @@ def test_launches_of_steps_before_and_after(
 
         return step
 
+    half = x.astype("bfloat16")
     gelu = lambda x: gdt.gelu(x, approximate=True)
     normal = lambda x: gdt.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * (x > -1)
-    after = [launches(training(), x, y)]
+    after = [launches(training(), x, y), launches(training("bfloat16"), x, y)]
     after += [launches(gdt.function(f), x) for f in (gelu, normal)]
+    after += [launches(gdt.function(f), half) for f in (gdt.relu, gelu, normal)]
     monkeypatch.setattr(recorder, "fused", lambda instructions, *_: list(instructions))
-    before = [launches(training(), x, y)]
+    before = [launches(training(), x, y), launches(training("bfloat16"), x, y)]
     before += [launches(gdt.function(f), x) for f in (gelu, normal)]
-    assert list(zip(before, after, strict=True)) == [(28, 22), (10, 1), (6, 1)]
+    before += [launches(gdt.function(f), half) for f in (gdt.relu, gelu, normal)]
+    assert list(zip(before, after, strict=True)) == [
+        *[(28, 22), (62, 36), (10, 1), (6, 1)],
+        *[(4, 1), (12, 1), (18, 1)],
+    ]
