@@ -35,7 +35,7 @@ from gdt.ops.extrema import max_, min_
 from gdt.ops.joining import concat, stack
 from gdt.ops.lookup import along_axis_or_flat
 from gdt.ops.movement import relayout
-from gdt.ops.products.op import diagonal, matmul
+from gdt.ops.products.op import diagonal, inner
 from gdt.ops.reductions import all_, any_, mean, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose, transpose_
@@ -173,14 +173,20 @@ def cov(
         centred = rows - mean(rows, axis=1, keepdims=True)
         # float16 holds no number above 65,504.
         factor: Any = promoted(real(centred).dtype, np.float32).type(max(total - ddof, 0))
-        return astype(_per_freedom(matmul(centred, conj(transpose(centred))), factor), dtype)
+        return astype(_per_freedom(_products_of_rows(centred, centred), factor), dtype)
     total = sum_(weights)
     centred = rows - sum_(rows * weights, axis=1, keepdims=True) / total
     factor = total - ddof
     if ddof and aweights is not None:
         importance = astype(as_operands("cov", x=x, aweights=aweights)[1], np.float64)
         factor = total - ddof * sum_(weights * importance) / total
-    return _per_freedom(matmul(centred * weights, conj(transpose(centred))), maximum(factor, 0))
+    return _per_freedom(_products_of_rows(centred * weights, centred), maximum(factor, 0))
+
+
+def _products_of_rows(x: DistributedArray, y: DistributedArray) -> DistributedArray:
+    """Products of the rows of `x` and the conjugates of those of `y`: where the two are one real
+    array, it is moved once, and its transpose would be another array."""
+    return inner(x, conj(y) if y.dtype.kind == "c" else y)
 
 
 def _per_freedom(products: DistributedArray, freedom: Any) -> DistributedArray:

@@ -460,3 +460,16 @@ def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> N
     assert len(ratios) == 300
     assert ratios[150] <= 1.14 and ratios[-1] <= 7.8
     assert sum(r > 1.5 for r in ratios) <= 49 and sum(r > 3 for r in ratios) <= 7
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_a_covariance_of_split_variables_moves_them_once(blocks: int) -> None:
+    mesh = gdt.create_mesh([("a", 8)], blocks=blocks)
+    values = np.random.default_rng(0).standard_normal((16, 4096))
+    x = gdt.asarray(values, layout=gdt.Layout(["a", None], mesh))
+    with gdt.count_collectives() as counter:
+        covariance = gdt.cov(x).resolve()
+    np.testing.assert_allclose(covariance, np.cov(values), atol=1e-12)
+    sent = {c.kind: c.bytes for c in counter}
+    assert sent == {"all_to_all": x.nbytes * 7 // 8, "all_reduce": 2 * 7 * covariance.nbytes}
+    assert len(counter) == 2
