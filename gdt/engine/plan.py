@@ -163,7 +163,7 @@ class Plan:
         )
         self.resolved_when_reread: dict[tuple[int, ...], list[int]] = {}
         # The operands that are sent so that no device gets more of them than it has; and, by the
-        # types of forms that arrays remember, which of them to take in the operands' place.
+        # types of the forms that are kept of operands, which of them to take in their place.
         self.exchanged: tuple[int, ...] = tuple(
             i
             for i, (t, m) in enumerate(zip(types, self.moved, strict=True))

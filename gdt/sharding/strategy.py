@@ -31,7 +31,7 @@ What is later cannot be known, so eight rules stand for it.
 
 An op is never split along a mesh axis along which no operand is split, and an explicit relayout is
 always obeyed. Cotangents follow their values (`gdt.autodiff.alignment`), and later ops find what an
-op has moved (`gdt.engine.passing`). What no rule of one op can know, say which of two small arrays
+op has moved (`gdt.engine.forms`). What no rule of one op can know, say which of two small arrays
 many later ops will want whole, a program says with `gdt.relayout`.
 """
 
