@@ -98,8 +98,7 @@ class Placement:
         if not isinstance(output, Layout) and output is not None:
             specs = closed(output, leaf.ndim)
             if len(specs) == leaf.ndim:
-                pairs = zip(specs, leaf.layout.sharding_specs, strict=True)
-                output = Layout([was if spec == MATCH else spec for spec, was in pairs], leaf.mesh)
+                output = _matched(specs, leaf.layout)
         if isinstance(output, Layout) and output.rank == leaf.ndim and output.mesh is leaf.mesh:
             return constrained(leaf, output)
         raise error(
@@ -109,6 +108,19 @@ class Placement:
             operands={"output": leaf.type, "layout": output},
             remedy="It has an entry for every axis, and is on the same mesh.",
         )
+
+
+def _matched(specs: Sequence[Any], layout: Layout) -> Layout:
+    """Return the layout of specs in which `MATCH` stands for the mesh axes that split the array
+    there already, less those that other specs name."""
+    named = Layout([None if spec == MATCH else spec for spec in specs], layout.mesh)
+    taken = {a for axes in named.dims for a in axes}
+    pairs = zip(specs, named.dims, layout.dims, strict=True)
+    dims = [
+        tuple([a for a in was if a not in taken]) if spec == MATCH else axes
+        for spec, axes, was in pairs
+    ]
+    return Layout.of(layout.mesh, tuple(dims))
 
 
 def note_layouts(

@@ -226,6 +226,18 @@ def test_a_constraint_on_an_output_is_obeyed() -> None:
         layouts.apply(model_on(mesh))(gdt.ones((8, 8)))
 
 
+def test_a_matched_axis_gives_up_the_mesh_axes_that_others_name() -> None:
+    """As where attention splits its batch, since an axis has more devices than it has heads."""
+    mesh = gdt.create_mesh([("data", 2), ("model", 2)])
+    layouts = nn.LayoutMap(mesh)
+    layouts["/output"] = [gdt.MATCH, "model"]
+    model = layouts.apply(nn.Sequential(nn.Activation("relu")))
+    x = gdt.ones((8, 4), layout=gdt.Layout([("data", "model"), None], mesh))
+    y = model(x)
+    assert y.layout.sharding_specs == ["data", "model"]
+    assert np.array_equal(y.numpy(), x.numpy())
+
+
 def test_maps_that_do_not_fit_are_refused() -> None:
     mesh = gdt.create_mesh([("data", 2), ("model", 2)])
     layouts = gdt.nn.LayoutMap(mesh)
