@@ -124,6 +124,34 @@ def test_a_variable_does_not_see_what_is_written_to_its_first_value() -> None:
     assert v.numpy().tolist() == [0.0, 0.0]
 
 
+def test_symbolic_calls_compute_nothing() -> None:
+    class Block(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.drop = keras.layers.Dense(4), keras.layers.Dropout(0.5)
+            self.scale = self.add_weight((4,), initializer="ones")
+
+        def call(self, x: gdt.DistributedArray) -> gdt.DistributedArray:
+            return self.drop(self.dense(x)) * self.scale + keras.ops.arange(4, dtype="float32")
+
+    block = Block()
+    rows = keras.Input((10**6, 1000))
+    assert block(rows).shape == (None, 10**6, 4)  # of arrays of 330 GB
+    x = np.ones((2, 3, 1000), "float32")  # in a layer that keeps nothing of the abstract ones
+    expected = x @ block.dense.kernel.numpy() + np.arange(4)
+    np.testing.assert_allclose(block(x).numpy(), expected, rtol=1e-5)
+
+
+def test_a_symbolic_call_may_read_values() -> None:
+    class Halved(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: gdt.DistributedArray) -> gdt.DistributedArray:
+            return keras.ops.while_loop(lambda y: keras.ops.max(y) > 1, lambda y: y / 2, x)
+
+    halved = Halved()
+    assert halved(keras.Input((3,))).shape == (None, 3)
+    assert halved(np.full((1, 3), 6.0)).tolist() == [[0.75] * 3]
+
+
 def test_both_branches_of_a_recorded_step_are_selected_with_what_they_assign() -> None:
     v = keras.Variable([0.0, 0.0])
 

@@ -72,16 +72,36 @@ def device_scope(device_name: str) -> Iterator[None]:
 # ---------------------------------------------------------------- symbolic calls
 
 
+ABSTRACT = gdt.create_mesh([("device", 1)], device_type="abstract")
+
+
+class _Shapes(StatelessScope):  # type: ignore[misc]
+    """A scope in which variables have shapes and dtypes, and no values."""
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return what was assigned to the variable, or an array like it on the abstract mesh."""
+        if id(variable) not in self.state_mapping:
+            self.add_update((variable, gdt.zeros(variable.shape, variable._dtype)))
+        return super().get_current_value(variable)
+
+
 def compute_output_spec(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Tree:
     """Return what `fn` returns for symbolic tensors: symbolic tensors of its shapes and dtypes.
 
-    `fn` is called with arrays of zeros; twice where lengths are unknown (None), with two lengths in
-    their place: those of the results that differ are unknown too.
+    `fn` is called with arrays on an abstract mesh, where nothing is computed; if it fails there,
+    for it reads values or has arrays of its own on another mesh, with zeros, as Keras' backend for
+    PyTorch does. It is called twice where lengths are unknown (None), with two lengths in their
+    place: those of the results that differ are unknown too.
     """
     symbolic = [x for x in tree.flatten((args, kwargs)) if isinstance(x, KerasTensor)]
     lengths = (83, 89) if any(None in x.shape for x in symbolic) else (83,)
-    with observing_only(), StatelessScope(), SymbolicScope(), np.errstate(all="ignore"):
-        results = [_called_on_zeros(fn, args, kwargs, length) for length in lengths]
+    with observing_only(), SymbolicScope(), np.errstate(all="ignore"):
+        try:
+            with _Shapes(), gdt.default_mesh(ABSTRACT):
+                results = [_called_on_zeros(fn, args, kwargs, length) for length in lengths]
+        except Exception:  # which comes again, if it is the user's
+            with StatelessScope():
+                results = [_called_on_zeros(fn, args, kwargs, length) for length in lengths]
     return tree.map_structure(_spec, *results)
 
 
