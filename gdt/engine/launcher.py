@@ -143,6 +143,11 @@ class KernelBody:
         """Whether the kernel has run."""
         return self.reasons.get("handwritten") == ""
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the kernel does not apply, so that the body runs in every call."""
+        return bool(self.reasons.get("handwritten")) and not self.selectable
+
     def __call__(self, *xs: Block, **out: Any) -> Any:
         choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
         measured = choice == "autotune"

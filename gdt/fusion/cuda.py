@@ -31,6 +31,7 @@ from gdt.fusion.formula import ElementGraph, Node
 from gdt.fusion.loop import Nest, nest_of
 from gdt.fusion.op_formula import (
     CODE_OF_BFLOAT16,
+    OPERANDS,
     UFUNCS,
     Kind,
     OpFormula,
@@ -83,7 +84,8 @@ def kernel_formula(function: Any, static: Mapping[str, Any], xp: Any) -> OpFormu
         formula = CLOSE.get(name)
         formula = None if static else UFUNCS.get(name, formula)
     else:
-        find = getattr(function, "formula", None) or getattr(function, "replacement", None)
+        names = ("formula", "replacement", "formula_of_kernels")
+        find = next((f for name in names if (f := getattr(function, name, None))), None)
         formula = find(**static) if find else None
     return formula if formula and is_of_cuda(formula.text) else None
 
@@ -101,7 +103,7 @@ def is_of_kernels(formula: OpFormula, kinds: Sequence[Kind], result: str) -> boo
 def is_of_cuda(formula: str) -> bool:
     """Whether a formula needs none of the host's polynomials."""
     graph = ElementGraph(FUNCTIONS)
-    graph.write(formula, **{name: graph.add("input", "f4", n) for n, name in enumerate("xyz")})
+    graph.write(formula, **{name: graph.add("input", "f4", n) for n, name in enumerate(OPERANDS)})
     return {"fma", "bits", "number"}.isdisjoint(graph.operations)
 
 

@@ -14,8 +14,12 @@ Kind = Any  # of an operand: its dtype, or the type of a Python number
 Dtypes = Callable[[Sequence[Kind], str | None], Sequence[str] | None]
 
 
+OPERANDS = "xyzuv"
+"""The names of operands in formulas, in their order."""
+
+
 class OpFormula(NamedTuple):
-    """The formula of an op of operands x, y, z.
+    """The formula of an op of operands x, y, z, u, v.
 
     text: see `gdt.fusion.formula`. dtypes: a function of the kinds of the operands and of the dtype
     of the result (None if that is not known): the dtypes to which operands are cast, as `f4`, or
@@ -119,12 +123,14 @@ def has_formula(
     *,
     replaces: int = 0,
     is_exact: bool = True,
+    on_host: bool = True,
 ) -> Callable[[T], T]:
     """Declare the formula of an op: a decorator of body or op.
 
     text: the formula, or a function of the statics that makes it. replaces: 0 if the body always
         runs by itself; else a loop takes its place on the host, on blocks of at least so many
         times `SMALLEST_OP` elements. is_exact: whether the formula has the bits of the body.
+        on_host: whether loops of the host take it, and not the kernels of GPUs alone.
     """
 
     def declare(op: T) -> T:
@@ -135,7 +141,7 @@ def has_formula(
         declaration = getattr(op, "declaration", None)
         attributes = vars(op if declaration is None else declaration.body)
         if is_exact:
-            attributes["formula"] = find
+            attributes["formula" if on_host else "formula_of_kernels"] = find
         if replaces:
             attributes["replacement"] = find
         return op

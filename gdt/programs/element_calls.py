@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.backend.cupy import BlockDevice, PlacedFunction, on_gpu
+from gdt.engine.launcher import KernelBody
 from gdt.engine.loops import ChosenBody
 from gdt.engine.rounded import expression_in_float32, rounded_number
 from gdt.engine.source import (
@@ -188,6 +189,8 @@ def normalized(part: Expression | None) -> tuple[Any, tuple[Any, ...], tuple[Any
             function = function.body
         elif isinstance(function, ChosenBody):
             function = function.chosen or function.body
+        elif isinstance(function, KernelBody) and function.is_refused:
+            function = function.body
         elif isinstance(function, partial):
             arguments = [*[Value("given", a) for a in function.args], *arguments]
             keywords |= {name: Value(name, value) for name, value in function.keywords.items()}

@@ -11,7 +11,7 @@ import numpy as np
 
 from gdt.fusion.formula import GIVEN, ElementGraph, Node
 from gdt.fusion.loop import FusedLoop, is_known, packed
-from gdt.fusion.op_formula import code_of, computed_dtypes
+from gdt.fusion.op_formula import OPERANDS, code_of, computed_dtypes
 from gdt.fusion.row_text import GraphCall
 from gdt.programs.aliases import blocks_of
 from gdt.programs.element_calls import Argument, ElementCall, LoopInput, kinds_of
@@ -48,7 +48,7 @@ class GraphWriter:
             return False
         names: dict[str, Node] = {}
         operands: list[Node] = []
-        for name, argument, dtype in zip("xyz", call.arguments, dtypes, strict=False):
+        for name, argument, dtype in zip(OPERANDS, call.arguments, dtypes, strict=False):
             if self._overflows(argument, dtype):
                 return False
             operands.append(self._operand(argument, dtype))

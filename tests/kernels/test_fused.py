@@ -312,6 +312,23 @@ def test_a_chain_of_a_captured_step_is_one_kernel_with_its_bits(
     assert all(r[0].graph.is_captured for r, _ in step._recordings.values())
 
 
+def test_an_op_whose_kernel_refuses_is_part_of_a_chain(
+    mesh: gdt.Mesh, rng: np.random.Generator
+) -> None:
+    """The kernel of normalisation takes no factors of each feature: its body has a formula."""
+    x = gdt.asarray(rng.normal(size=(6, 40)).astype("f4"), layout=gdt.Layout(["x", None], mesh))
+    scale, offset = (gdt.asarray(rng.normal(size=40).astype("f4")) for _ in range(2))
+    layer = lambda x, scale, offset: gdt.relu(gdt.layer_norm(x, scale, offset))
+    step, ran = gdt.function(layer), backend_of(mesh).runner.ran
+    for _ in range(5):
+        before = ran["fused"]
+        got, want = step(x, scale, offset), layer(x, scale, offset)
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+        x = x * 1.5
+    assert calls_of(step) == [["normalize", "relu"]]
+    assert ran["fused"] - before == 1
+
+
 def test_what_kernels_do_not_compute_is_left_to_cupy(mesh: gdt.Mesh) -> None:
     """Polynomials of the host, float64's functions, and dtypes that kernels have not."""
     layout = gdt.Layout(["x"], mesh)

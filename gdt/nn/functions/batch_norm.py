@@ -14,6 +14,7 @@ from gdt.engine.op import op
 from gdt.engine.plan import Memory
 from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.fusion.op_formula import has_formula, only
 from gdt.ops.axes import Axis, negative_axes, reduction_text
 from gdt.ops.blocks.channel_kernels import (
     batch_norm_gradient_kernel,
@@ -94,6 +95,16 @@ def _normalize_vjp(
     )
 
 
+def _dtypes_of_arrays(operands: Sequence[Any], result: str | None) -> Sequence[str] | None:
+    """The dtypes of a formula for an offset that is an array: no other is added."""
+    return None if operands[3] is float else only(("f4", "f8"))(operands, result)
+
+
+has_formula(  # of what `normalize_kernel` does not take, such as factors of each feature
+    lambda epsilon, block_shape: f"(x - y) * (v / sqrt(z + {epsilon!r})) + u",
+    _dtypes_of_arrays,
+    on_host=False,
+)(normalize)
 normalize.vjp(joint=_normalize_vjp)
 normalize.kernel(normalize_kernel, takes_bfloat16=True)
 normalize.specialize(normalize_loop)
