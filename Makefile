@@ -91,7 +91,9 @@ full-conformance: $(VENV)-conformance/conformance.stamp
 	OPENBLAS_NUM_THREADS=1 $(VENV)-conformance/bin/python -m tests.conformance $(SUITE) --max-examples $(EXAMPLES)
 
 # Keras' own 10,000 tests, on one device and on 8; JAX's environment says what dtypes they expect.
-full-keras: $(VENV)-jax/peers.stamp
+# Our tests of Keras on the oldest version that gdt supports, whose wheel has no tests of its own.
+full-keras: $(VENV)-jax/peers.stamp $(VENV)/keras-3.15.0
+	PYTHONPATH=$(abspath $(VENV)/keras-3.15.0) $(call EXHAUSTIVE,$(VENV)) -n $(JOBS) tests/interop/keras -k "not own_tests"
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.interop.keras.run --pytest "-n $(JOBS)" \
 		--devices 1 8 --jax $(VENV)-jax/bin/python
 
@@ -158,6 +160,10 @@ $(VENV)/%.stamp: pyproject.toml
 # The compiler of CUDA 13.0 beside that of the environment: kernels are for both.
 $(VENV)/nvrtc-13.0: | $(VENV)/test.stamp
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ nvidia-cuda-nvrtc==13.0.88
+
+# The oldest version of Keras that gdt supports.
+$(VENV)/keras-3.15.0: | $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet --no-deps --target $@ keras==3.15.0
 
 $(VENV)-cupy13/%.stamp $(VENV)-conformance/%.stamp: pyproject.toml
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
