@@ -40,6 +40,7 @@ OPTIONAL = (
     "torch",
     "jax",
     "grain",
+    "orbax",
     "scipy",
     "pandas",
     "sklearn",
