@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +55,27 @@ def test_the_backend_has_every_function_that_the_one_for_jax_has(module: str) ->
     assert own["__name__"] == f"gdt.interop.keras.backend.{module}"
     names = {name for name in functions_of(module) if f"{module}.{name}" not in OF_JAX_ALONE}
     assert names <= own.keys()
+
+
+@pytest.mark.parametrize("module", ["core", "image", "linalg", "math", "nn"])
+def test_functions_have_the_parameters_of_keras_ops(module: str) -> None:
+    """Those of `numpy` are gdt's functions, which have more, under NumPy's names."""
+
+    def parameters(function: Callable[..., Any]) -> list[Any]:
+        own = inspect.signature(function).parameters.values()
+        return [(p.name, p.kind, p.default) for p in own]
+
+    own = vars(importlib.import_module(f"gdt.interop.keras.backend.{module}"))
+    ops = vars(importlib.import_module(f"keras.src.ops.{module}"))
+    compared = [
+        name
+        for name, op in ops.items()
+        if hasattr(op, "_api_export_path") and name in own and inspect.isfunction(op)
+        if name not in ("custom_gradient", "multi_hot") and f"_{name}" not in ops
+    ]
+    assert len(compared) > 5
+    for name in compared:
+        assert parameters(own[name]) == parameters(ops[name]), name
 
 
 def test_keras_that_runs_on_another_backend_is_refused() -> None:
