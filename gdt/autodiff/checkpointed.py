@@ -79,7 +79,9 @@ class Checkpointed(Stateful):
         outs: list[DistributedArray] = []
         returned = mapped(lambda leaf: _own(leaf, outs), out)
         del out  # what the function has made and returned is nothing that it reads
-        read = _without_resolved(_alive(watch.read))
+        # The second run reads the values of partial sums, whose parts can then be freed.
+        read = tuple(map(_value, _without_resolved(_alive(watch.read))))
+        args, kwargs = mapped(_value, (args, kwargs))
         segment = _Segment(self, args, kwargs, watch, len(read))
         for tape in tapes:
             tape.on_op(segment, read, {}, tuple(outs))
@@ -297,6 +299,12 @@ def _without_resolved(arrays: Sequence[DistributedArray]) -> tuple[DistributedAr
     the cotangents of those."""
     resolved = {id(x._resolved) for x in arrays}
     return tuple([x for x in arrays if id(x) not in resolved])
+
+
+def _value(leaf: Any) -> Any:
+    """Return the resolved value of an array that has one; any other value itself."""
+    value = leaf._resolved if type(leaf) is DistributedArray else None
+    return leaf if value is None else value
 
 
 def _own(leaf: Any, outs: list[DistributedArray]) -> Any:

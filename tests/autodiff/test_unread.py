@@ -165,7 +165,13 @@ def test_arrays_that_are_written_are_not_freed(weights: list[DistributedArray]) 
         unread.LARGE = unread_limit
 
 
-def test_partial_sums_and_their_values_are_freed() -> None:
+@pytest.mark.parametrize(
+    ("is_checkpointed", "most"),
+    # Of a layer what goes in; its normalised value, and a quarter of its middle; and of the last
+    # one what its backward pass takes, or its two passes.
+    [(False, 2.25 * LAYERS + 7), (True, LAYERS + 9)],
+)
+def test_partial_sums_and_their_values_are_freed(is_checkpointed: bool, most: float) -> None:
     """Tensor parallel layers: products by rows are partial sums, resolved where they are added."""
     mesh = gdt.create_mesh([("model", 4)], blocks=4)
     rng = np.random.default_rng(0)
@@ -181,19 +187,19 @@ def test_partial_sums_and_their_values_are_freed() -> None:
     def layer(x: Any, up: Any, down: Any) -> Any:
         return x + (gdt.relu(gdt.layer_norm(x) @ up) @ down + bias)
 
+    run = gdt.checkpointed(layer) if is_checkpointed else layer
+
     def loss(pairs: Any) -> Any:
         y = x
         for up, down in pairs:
-            y = layer(y, up, down)
+            y = run(y, up, down)
         return gdt.sum(y)
 
     gdt.grad(loss)(pairs)
     with gdt.testing.peak_memory(pairs, [x]) as memory:
         before = memory.now
         gdt.grad(loss)(pairs)
-    # Of a layer what goes in, its normalised value, and a quarter of its middle; and of the last
-    # one what its backward pass takes.
-    assert memory.peak - before <= (2.25 * LAYERS + 7) * NBYTES
+    assert memory.peak - before <= most * NBYTES
 
 
 def test_results_that_are_kept_in_their_tuple_keep_their_values() -> None:
