@@ -225,3 +225,14 @@ def test_infinities_and_nan_pass_the_activations_as_they_pass_the_ops(activation
     with np.errstate(invalid="ignore"):
         want, _ = reference(f8(one), f8(special), np.zeros(7), 0.0, f8(aux), 1.0, activation)
     np.testing.assert_allclose(out, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("columns", "tile"), [(11, "128"), (10, "64")])
+def test_tiles_are_large_where_they_occupy_every_multiprocessor(columns: int, tile: str) -> None:
+    """One tile of 128 rows and columns for each of 132 multiprocessors, and fewer."""
+    x, w, out = (
+        np.empty(shape, np.float16)
+        for shape in ((12 * 128, 64), (64, columns * 128), (12 * 128, columns * 128))
+    )
+    (call,) = launches.matmul(x, w, out, empty, tensor_cores=True, pieces=1)
+    assert call.instance.arguments[2] == tile

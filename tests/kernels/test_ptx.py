@@ -25,6 +25,12 @@ PROBE zero_fill(const uint4* x, int bytes, uint4* out) {
   out[threadIdx.x] = tile[threadIdx.x ^ 1];
 }
 PROBE tf32(const float* x, unsigned* out) { out[threadIdx.x] = ptx::to_tf32(x[threadIdx.x]); }
+PROBE half(const float* x, uint16_t* out) {
+  out[threadIdx.x] = ptx::to_half(x[threadIdx.x]).bits;
+}
+PROBE bfloat16(const float* x, uint16_t* out) {
+  out[threadIdx.x] = ptx::to_bfloat16(x[threadIdx.x]).bits;
+}
 PROBE half_pair(const float2* x, unsigned* out) {
   out[threadIdx.x] = ptx::to_pair(x[threadIdx.x].x, x[threadIdx.x].y, half_t());
 }
@@ -62,6 +68,7 @@ PROBE barrier(int parity, int* out) {
   out[threadIdx.x] = 1;
 }
 """
+NARROW = r"LDG\.E (R\d+),.*F2FP\.{}\.F32\.PACK_AB (R\d+), RZ, \1 .*STG\.E\.U16 .*, \2 ;"
 PAIR = r"LDG\.E\.64 R(\d+),.*PACK_AB R\d+, R(\d+), R\1\b"
 MATRICES = r"LDSM\.16\.{}88\.4 (R\d+), .*STG\.E\.128 .*, \1 ;"
 # The operands of a product by the loads that they come from: the first and the last of 16 bytes.
@@ -75,6 +82,8 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     r".*LDGSTS\.E\.BYPASS\.128\.ZFILL \[R\d+\], .*, P\d",
     # Half of the last digit is added, but to no infinity or NaN, before the rest is cut off.
     "tf32": r"\|R\d+\|, \+INF.*IADD.*LOP3\.LUT \S+ \S+ 0xffffe000",
+    "half": NARROW.format("F16"),
+    "bfloat16": NARROW.format("BF16"),
     "half_pair": PAIR.replace("PACK_AB", r"F2FP\.F16\.F32\.PACK_AB"),
     "bfloat16_pair": PAIR.replace("PACK_AB", r"F2FP\.BF16\.F32\.PACK_AB"),
     "power": r"^(?!.*FMUL).*LDG\.E (R\d+),.*MUFU\.EX2 R\d+, \1 ;",
@@ -90,6 +99,8 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
 PLANTED = [  # a probe, and the text that is wrong
     ("zero_fill", ", 16, %2;", ", 16;"),
     ("tf32", "cvt.rna.tf32.f32", "mov.b32"),
+    ("half", "cvt.rn.f16.f32", "cvt.rz.f16.f32"),
+    ("bfloat16", "cvt.rn.bf16.f32", "cvt.rz.bf16.f32"),
     ("half_pair", "cvt.rn.f16x2.f32 %0, %1, %2;", "cvt.rn.f16x2.f32 %0, %2, %1;"),
     ("bfloat16_pair", "cvt.rn.bf16x2.f32 %0, %1, %2;", "cvt.rn.bf16x2.f32 %0, %2, %1;"),
     ("power", "ex2.approx.ftz.f32", "ex2.approx.f32"),

@@ -214,6 +214,19 @@ def test_one_long_row_is_reduced_by_many_blocks(op: str, dtype: str) -> None:
         check_arguments(op, dtype, 1, n, 1, (), True, "ties", Execute("reverse"))
 
 
+def test_what_lies_behind_parts_does_not_win() -> None:
+    def before_winners(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        size = int(np.prod(shape))
+        return np.full(size + 64, 1e9, dtype)[:size].reshape(shape)
+
+    x = np.random.default_rng(0).standard_normal((1, 20 * 2048 + 77, 1)).astype(np.float32)
+    value, index = garbage((1, 1), x.dtype), garbage((1, 1), np.dtype(np.int64))
+    calls = launches.arg_reduce("Max", x, value, index, before_winners)
+    assert [c.instance.kernel for c in calls] == ["arg_rows", "arg_finish"]
+    Execute()(calls)
+    assert index[0, 0] == x.argmax() and value[0, 0] == x.max()
+
+
 def test_empty_axis_gives_the_identity() -> None:
     x = np.zeros((3, 0, 2), np.float32)
     for op, want in (("Sum", 0), ("Max", -np.inf), ("Min", np.inf)):
