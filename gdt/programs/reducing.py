@@ -84,7 +84,7 @@ def reduction_call(k: Instruction, values: Sequence[Any]) -> ReductionCall | Non
     grid = large_grid(seen, tuple(range(-len(seen), 0)) if axes is None else axes, name)
     if shapes or grid is None:
         return None
-    if block.dtype.char not in "fd" or dtype not in (None, block.dtype):
+    if block.dtype.char not in "fd" or (dtype is not None and dtype != block.dtype):
         return None
     call = None if finish is None else partial(finish, np, **dict(keywords))
     formula = None if finish is None else formula_of(finish, dict(keywords))

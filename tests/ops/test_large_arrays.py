@@ -3,6 +3,7 @@ holds more than a few shards, results as NumPy has them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -302,3 +303,17 @@ def test_large_arrays_stay_split(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     data = sum(operand.nbytes for operand in operands) + large.host_nbytes
     data = max(data, sum(result.nbytes for result in results))
     assert allocated.peak <= MOST_HELD * data + 1_000_000
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "std", "nansum", "cumsum"])
+def test_a_wider_dtype_is_added_up_in(name: str) -> None:
+    """NumPy's dtype of float64 equals None, for which it was taken."""
+    x = np.random.default_rng(0).uniform(0.9, 1.1, (1000, 500)).astype("float32")
+    for axis, spec in itertools.product((None, 0, 1), (None, "a")):
+        want = getattr(np, name)(x, axis=axis, dtype="float64")
+        array = gdt.asarray(x, layout=gdt.Layout([spec, None], gdt.create_mesh([("a", 4)])))
+        call = lambda x, axis=axis: getattr(gdt, name)(x * 1, axis=axis, dtype="float64")
+        step = gdt.function(call)
+        for got in (call(array), *[step(array) for _ in range(4)]):
+            assert got.dtype == np.float64
+            np.testing.assert_allclose(got.numpy(), want, rtol=1e-12)

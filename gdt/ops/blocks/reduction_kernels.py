@@ -53,7 +53,9 @@ def sum_kernel(
 ) -> Block:
     """The sum over `axis`, in the dtype that NumPy gives it."""
     own = np.dtype(np.int64) if x.dtype.kind == "i" else x.dtype
-    if kind_of(x.dtype) not in "fi" or dtype not in (None, FLOAT32 if own == BFLOAT16 else own):
+    wide = FLOAT32 if own == BFLOAT16 else own
+    # NumPy's dtype of float64 equals None.
+    if kind_of(x.dtype) not in "fi" or (dtype is not None and dtype != wide):
         raise launcher.refused(f"no kernel adds {x.dtype} up as {dtype}")
     return _sum(launcher, x, axis, keepdims, launcher.result_dtype(own))
 

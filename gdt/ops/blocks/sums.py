@@ -72,11 +72,13 @@ def add_up(xp: Any, x: Block, axes: Any, keepdims: bool, dtype: Any) -> Block:
     """`x.sum(axis=axes, keepdims=keepdims, dtype=dtype)`, for short rows in another way: NumPy adds
     one row after the other to the sum, with as many rounding errors as there are rows, and takes as
     long for a row of two numbers as for one of twenty."""
-    if xp is np and x.dtype.char in "fd" and dtype in (None, x.dtype):
+    # NumPy's dtype of float64 equals None, so that `in (None, ...)` would hold for it.
+    is_own = dtype is None or dtype == x.dtype
+    if xp is np and x.dtype.char in "fd" and is_own:
         total = reduced("sum", x, axes, keepdims)
         if total is not None:
             return total
-    if xp is np and x.size > LARGEST and x.dtype.char in "fd" and dtype in (None, x.dtype):
+    if xp is np and x.size > LARGEST and x.dtype.char in "fd" and is_own:
         short = _short_rows(x, axes)
         if short is not None:
             rows, statistic_shape = short
