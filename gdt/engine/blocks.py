@@ -99,8 +99,8 @@ class PlanBlocks:
         return formula.dtypes(kinds, None) is not None
 
     def _rounded_by_kernels(self) -> tuple[bool, ...] | None:
-        """Which outputs a kernel rounds to bfloat16, whose operands it takes: not those that are
-        combined after it; None if its operands are float32."""
+        """Return, for each output, whether a kernel that takes bfloat16 rounds it: not where it is
+        combined after the kernel; None if the operands are float32."""
         if self.rounds is None or not self.op.takes_bfloat16:
             return None
         is_last = self.op.merge is None and self.finish is None and not any(self.overs)
