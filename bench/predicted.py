@@ -17,16 +17,14 @@ import os
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded
 
 import argparse
-import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from statistics import mean, median
 from typing import NamedTuple
 
 import gdt
-from bench.launch import launch
+from bench.launch import launch, run_forked
 from bench.schemes import Scheme, training
 from examples.parallel_gpt import Size
 from gdt.prediction.trace import trace
@@ -58,10 +56,11 @@ def schemes(devices: int) -> dict[str, Scheme]:
     return found
 
 
-def seconds(call: Callable[[], object], clock: Clock, rounds: int = ROUNDS) -> float:
-    """Return the median seconds of a call, after some that are not counted."""
+def seconds(call: Callable[[], object], clock: Clock, rounds: int | None = None) -> float:
+    """Return the median seconds of a call in some rounds, by default `ROUNDS`, after some that are
+    not counted."""
     times = []
-    for n in range(WARM + rounds):
+    for n in range(WARM + (rounds or ROUNDS)):
         gdt.distributed.barrier()
         began = clock()
         call()
@@ -177,27 +176,16 @@ def print_rows(rows: list[Row]) -> None:
 
 def run_processes(count: int) -> None:
     """Compare on one device for each of `count` processes, of which the first prints."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    pids = []
-    for index in range(count):
-        pids.append(os.fork())
-        if not pids[-1]:
-            code = 1
-            try:
-                gdt.distributed.initialize(f"127.0.0.1:{port}", count, index, job="predicted")
-                rows = compare(count, time.perf_counter, SIZES)
-                gdt.distributed.shutdown()
-                if not index:
-                    print_rows(rows)
-                    sys.stdout.flush()
-                code = 0
-            except BaseException:  # the process ends without the interpreter
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-    if any(os.waitpid(pid, 0)[1] for pid in pids):
-        sys.exit(f"one of {count} processes has failed")
+
+    def run(index: int, address: str) -> None:
+        gdt.distributed.initialize(address, count, index, job="predicted")
+        rows = compare(count, time.perf_counter, SIZES)
+        gdt.distributed.shutdown()
+        if not index:
+            print_rows(rows)
+            sys.stdout.flush()  # forks end without the interpreter
+
+    run_forked(count, run)
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ import json
 import os
 import socket
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import gdt
-from bench.launch import launch
+from bench.launch import launch, run_forked
 from gdt.comm.notes import gathered
 
 ROUNDS = 20
@@ -59,10 +58,10 @@ def sent_bytes(call: Callable[[], object]) -> int:
     return count
 
 
-def measure(count: int, index: int, port: int, folder: str) -> dict[str, float]:
+def measure(count: int, index: int, address: str, folder: str) -> dict[str, float]:
     """What one of so many processes measures."""
     began = time.perf_counter()
-    gdt.distributed.initialize(f"127.0.0.1:{port}", count, index, job="bench")
+    gdt.distributed.initialize(address, count, index, job="bench")
     found = {"meeting": 1e3 * (time.perf_counter() - began)}
     mesh = gdt.create_mesh([("x", count)])
     x = gdt.ones((count, 4), "float32", layout=gdt.Layout(["x", None], mesh))
@@ -88,24 +87,14 @@ def measure(count: int, index: int, port: int, folder: str) -> dict[str, float]:
 
 def run(count: int) -> dict[str, float]:
     """What the slowest of so many processes measures; of the bytes what all send together."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        pids = []
-        for index in range(count):
-            pids.append(os.fork())
-            if not pids[-1]:
-                code = 1
-                try:
-                    found = measure(count, index, port, folder)
-                    Path(f"{folder}/{index}.json").write_text(json.dumps(found))
-                    gdt.distributed.shutdown()
-                    code = 0
-                finally:
-                    os._exit(code)
-        codes = [os.waitpid(pid, 0)[1] for pid in pids]
-        if any(codes):
-            sys.exit(f"one of {count} processes has failed")
+
+        def run_one(index: int, address: str) -> None:
+            found = measure(count, index, address, folder)
+            Path(f"{folder}/{index}.json").write_text(json.dumps(found))
+            gdt.distributed.shutdown()
+
+        run_forked(count, run_one)
         every = [json.loads(Path(f"{folder}/{i}.json").read_text()) for i in range(count)]
     slowest = {name: max(found[name] for found in every) for name in COLUMNS}
     return slowest | {"save bytes": sum(found["save bytes"] for found in every)}

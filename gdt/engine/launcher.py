@@ -231,7 +231,8 @@ class Bfloat16Kernel:
             except CompileError:
                 raise
             except KernelError:
-                self.applies = self.applies or False
+                if self.applies is None:
+                    self.applies = False
                 self.launcher.launched.clear()
             else:
                 self.applies = True

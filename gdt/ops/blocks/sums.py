@@ -78,8 +78,7 @@ def add_up(xp: Any, x: Block, axes: Any, keepdims: bool, dtype: Any) -> Block:
         total = reduced("sum", x, axes, keepdims)
         if total is not None:
             return total
-    if xp is np and x.size > LARGEST and x.dtype.char in "fd" and is_own:
-        short = _short_rows(x, axes)
+        short = _short_rows(x, axes) if x.size > LARGEST else None
         if short is not None:
             rows, statistic_shape = short
             sums = _sum_of_rows(rows) if len(rows) > LONGEST else fold_columns(np.add, rows.T)
