@@ -398,7 +398,7 @@ def test_a_network_and_its_gradients_run_the_kernels_of_bfloat16(
         assert np.abs(got - want).max() <= 4 * EPSILON * max(np.abs(want).max(), largest / 20)
 
 
-def test_a_captured_step_launches_what_an_eager_one_does_to_the_bit(
+def test_a_captured_step_launches_an_eager_ones_kernels_and_chains_to_the_bit(
     rng: np.random.Generator,
 ) -> None:
     strict_kernels.register()
@@ -419,8 +419,11 @@ def test_a_captured_step_launches_what_an_eager_one_does_to_the_bit(
                 launches.append({**runner.ran})
             for got, want in zip(*results, strict=True):
                 np.testing.assert_array_equal(got, want)
-            if number > 3:  # by then it is captured
-                assert launches[0] == launches[1]
-            assert launches[0]["matmul_mma"] == PRODUCTS and "matmul_simt" not in launches[0]
-            assert launches[0]["attention_mma_dq"] == launches[0]["attention_mma_dkv"] == 1
+            eager, of_captured = launches
+            chains = [found.pop("fused", 0) for found in launches]
+            if number > 3:  # by then it is captured, and what eager runs ops one by one is a chain
+                assert eager == of_captured
+                assert chains[0] < chains[1]
+            assert eager["matmul_mma"] == PRODUCTS and "matmul_simt" not in eager
+            assert eager["attention_mma_dq"] == eager["attention_mma_dkv"] == 1
         assert graph_of(captured).is_captured
