@@ -32,7 +32,7 @@ from . import strict_kernels
 from .emulation import EMULATED
 from .harness import SANITIZERS, SCHEDULES, Execute, covering, garbage, name, run_case
 from .machine_code import opcodes, reports
-from .test_compiled import CALL_BYTES, disassembled
+from .test_compiled import CALL_BYTES, DEFAULT, disassembled
 
 MOST_REGISTERS = 128  # of a thread, so that four blocks of 128 threads fit
 FORMULAS: dict[str, tuple[str, Any]] = {  # kinds of dtypes, and what NumPy computes
@@ -175,7 +175,10 @@ def compiled(text: str, arch: str) -> Any:
     return compile_file(file, [Instance(file, "fused", i) for i in indices], arch)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "arch",
+    [a if a in DEFAULT else pytest.param(a, marks=pytest.mark.kernels_full) for a in ARCHITECTURES],
+)
 def test_kernels_of_every_architecture_spill_nothing(arch: str) -> None:
     need_nvrtc()
     for dtype, ones in (("f4", (False, True)), ("f8", (False, False)), ("i1", (True, False))):

@@ -34,7 +34,10 @@ STATE: dict[str, Any] = {"scale": gdt.asarray(1.0), "rate": 0.5}
 @ON_BOTH
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_a_replay_computes_with_the_values_at_hand(name: str, mesh: Mesh) -> None:
-    for sample in SAMPLES[name]:
+    samples = SAMPLES[name]
+    if len(samples) > 1:  # they take turns on the two meshes
+        samples = samples[mesh is APART :: 2]
+    for sample in samples:
         calls = TwoCalls.of(name, sample, mesh, seed=f"{name} {mesh.grid} function")
         with any_values(), gdt.default_mesh(mesh):
             expected = calls.expected()
