@@ -64,9 +64,11 @@ full-cupy: $(VENV)-cupy13/test-cupy13.stamp
 		tests/test_strict.py tests/backend/test_cupy_contract.py tests/programs/test_cuda_graph.py
 
 # Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit;
-# a GPT of 1,000 steps under every scheme, and the networks of all 60,000 digits.
+# a GPT of 1,000 steps under every scheme, the networks of all 60,000 digits, and plans beside
+# random layouts.
 full-networks:
-	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/sharding/test_choice.py tests/examples/test_examples.py tests/nn/test_pipelined.py
+	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/sharding/test_choice.py tests/examples/test_examples.py tests/nn/test_pipelined.py \
+		tests/prediction/test_plan.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
 full-memory:

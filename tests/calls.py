@@ -66,6 +66,13 @@ def _abstract(devices: int = 2) -> gdt.DistributedArray:
     return gdt.ones((4, 2), layout=gdt.Layout(["a", None], mesh))
 
 
+def _make_step(plan: Any) -> Callable[[], Any]:
+    with gdt.default_mesh(plan.mesh):
+        model = plan.apply(gdt.nn.Dense(4, 2))
+    x = gdt.ones((4, 4), "float32", layout=plan.batch_layout(2))
+    return lambda: gdt.grad(lambda model: gdt.mean(model(x)))(model)
+
+
 def _square(x: Any) -> Any:
     return gdt.sum(gdt.multiply(x, x))
 
@@ -284,6 +291,8 @@ CALLS: dict[str, Callable[[], Call]] = {
     "predict_scaling": lambda: (gdt.predict_scaling,
         (lambda devices: lambda: _square(_abstract(devices)), [2, 4]),
         {"machine": gdt.Machine.named("a100-80gb"), "measured": {2: 0.001}}),
+    "plan": lambda: (gdt.plan, (_make_step, 2),
+        {"machine": gdt.Machine.named("a100-80gb"), "memory": 1e9, "time_limit": 0.0}),
     # ---- gradients
     "GradientTape": lambda: (gdt.GradientTape, (), {"persistent": True}),
     "GradientTape.watch": lambda: (gdt.GradientTape().watch, (X,), {}),

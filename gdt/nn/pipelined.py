@@ -293,9 +293,9 @@ def _check_alike(blocks: Sequence[Module]) -> None:
         if awaits_arrays(block):
             problem = f"block {n} finds its sizes at its first call"
             raise error(ArgumentError, problem, remedy="Give its layers their sizes.")
-    first = dict(_structure(blocks[0]))
+    first = dict(structure(blocks[0]))
     for n, block in enumerate(blocks[1:], 1):
-        other = dict(_structure(block))
+        other = dict(structure(block))
         names = [k for k in {**first, **other} if first.get(k) != other.get(k)]
         if names:
             name = names[0]
@@ -306,7 +306,7 @@ def _check_alike(blocks: Sequence[Module]) -> None:
             )
 
 
-def _structure(block: Module) -> Iterator[tuple[str, Any]]:
+def structure(block: Module) -> Iterator[tuple[str, Any]]:
     """Yield the names of all that a module holds, and what of it blocks of one structure share."""
     yield "", type(block)
     for place in places(block):

@@ -11,9 +11,15 @@ beside computation is hidden as far as computation lasts.
 
 **Closed forms** (`transformer`) price a training step of a transformer by a dozen numbers, with
 pipelines, which a trace does not have. Published runs (`published.json`) hold them to account.
+
+**Plans** (`plans`) are layouts of a step: mesh, layouts of arrays, blocks that are run again,
+micro-batches, stages. `planning` compares all of them by formulas (`estimates`), and traces the
+best, of deep models a few blocks (`depth`).
 """
 
 from gdt.prediction.machine import Link, Machine
+from gdt.prediction.planning import plan
+from gdt.prediction.plans import ParallelPlan, RankedPlans
 from gdt.prediction.pricing import Prediction, predict
 from gdt.prediction.scaling import PredictedScaling, predict_scaling
 from gdt.prediction.transformer import TransformerStep
@@ -21,9 +27,12 @@ from gdt.prediction.transformer import TransformerStep
 __all__ = [
     "Link",
     "Machine",
+    "ParallelPlan",
     "PredictedScaling",
     "Prediction",
+    "RankedPlans",
     "TransformerStep",
+    "plan",
     "predict",
     "predict_scaling",
 ]

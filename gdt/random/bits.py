@@ -34,6 +34,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gdt.backend.abstract import AbstractArray
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.blocks.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
 from gdt.ops.blocks.radix_sort import argsort
@@ -276,6 +277,8 @@ def _first_pair(xp: Namespace, key: Array | int, index: Array | int, stream: int
     index."""
     key, index = as_uint64(xp, key), as_uint64(xp, index)
     shape = np.broadcast_shapes(key.shape, index.shape)
+    if isinstance(key, AbstractArray):  # as by a kernel, without temporary arrays
+        return xp.empty(shape, np.uint64)
     key, index = xp.atleast_1d(key), xp.atleast_1d(index)
     stream = xp.full(1, stream, dtype=np.uint64)
     pair, _ = philox(xp, (index & LOW, index >> HALF, stream & LOW, stream >> HALF), key)
