@@ -25,10 +25,12 @@ from examples import (
     mirrored_strategy,
     mnist,
     pipelined_moe,
+    planned_gpt,
     spatial_cnn,
 )
 from examples.reporting import Run, console, table
 from gdt import create_mesh
+from gdt.prediction import ParallelPlan
 
 ROOT = Path(gdt.__file__).parents[1]
 
@@ -296,6 +298,16 @@ def test_stages_and_experts_learn_the_same_under_every_scheme(
 ) -> None:
     losses = pipelined_moe.train(name, 3)
     np.testing.assert_allclose(losses, losses_of_stages_and_experts[:3], rtol=1e-5)
+
+
+def test_a_gpt_is_planned_and_its_small_twin_learns_the_same_under_the_plan() -> None:
+    plans = planned_gpt.planned()
+    best, twin = plans[0].prediction, planned_gpt.train(plans[0], 20)
+    assert best is not None and best.fits and best.mesh.size == 64
+    assert twin[-1] < 0.6 * twin[0]
+    alone = ParallelPlan(create_mesh([("data", 1)]), ("data",))
+    step = planned_gpt.make_step(alone, planned_gpt.SMALL)
+    np.testing.assert_allclose(twin[:3], [float(step()) for _ in range(3)], rtol=1e-4)
 
 
 @pytest.mark.networks_full
