@@ -10,9 +10,9 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 
 from gdt.arguments import same_arguments
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, DtypeError, error
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype, kind_of
+from gdt.sharding.dtypes import BFLOAT16, FLOAT8, FLOAT32, Dtype, kind_of
 from gdt.sharding.rule import Rule, RuleSpec, bind, parse
 
 INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
@@ -107,6 +107,11 @@ class Declaration:
             if asked_dtype(static) == BFLOAT16:
                 static = {**static, "dtype": FLOAT32}
         names = [self.operand_name(i) for i in range(len(types))]
+        dtypes = {name: t.dtype for name, t in zip(names, types, strict=True) if t is not None}
+        for name, dtype in [*dtypes.items(), ("the result", asked_dtype(static))]:
+            if self.computes and dtype in FLOAT8:
+                found = f"{name} has dtype {dtype}, with which gdt does not compute"
+                raise error(DtypeError, self.name, found, remedy="Cast: x.astype('float32').")
         for name in self.required - static.keys():
             raise error(ArgumentError, self.name, f"argument {name!r} is missing")
         if self.prepare is not None:

@@ -16,20 +16,23 @@ Dtype = np.dtype[Any]
 
 BFLOAT16: Dtype = np.dtype(ml_dtypes.bfloat16)
 FLOAT32: Dtype = np.dtype(np.float32)
+FLOAT8 = frozenset({np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)})
+"""The dtypes that arrays are cast to and from, and that no op computes with."""
+OF_ML_DTYPES = FLOAT8 | {BFLOAT16}
 
 INEXACT = "fcV"
 """The kinds of the dtypes of floating-point and complex numbers that arrays have: of those of kind
-"V" they have bfloat16 alone."""
+"V" they have bfloat16 and float8_e4m3fn alone."""
 
 
 def kind_of(dtype: Dtype) -> str:
-    """Return the kind of a dtype, as `dtype.kind` has it; that of bfloat16 is "f".
+    """Return the kind of a dtype, as `dtype.kind` has it; that of bfloat16 and float8 is "f".
 
     >>> kind_of(np.dtype("float16")), kind_of(BFLOAT16), kind_of(np.dtype(int))
     ('f', 'f', 'i')
     """
     kind = dtype.kind
-    return "f" if kind == "V" and dtype == BFLOAT16 else kind
+    return "f" if kind == "V" and dtype in OF_ML_DTYPES else kind
 
 
 def is_half(dtype: Dtype) -> bool:
@@ -89,7 +92,7 @@ def name_of(dtype: Dtype) -> str:
     >>> name_of(BFLOAT16), name_of(np.dtype("float32"))
     ('bfloat16', '<f4')
     """
-    return "bfloat16" if dtype == BFLOAT16 else dtype.str
+    return dtype.name if dtype in OF_ML_DTYPES else dtype.str
 
 
 def limits_of(dtype: Dtype) -> Any:
@@ -98,6 +101,6 @@ def limits_of(dtype: Dtype) -> Any:
     >>> float(limits_of(BFLOAT16).eps)
     0.0078125
     """
-    if dtype == BFLOAT16:
+    if dtype in OF_ML_DTYPES:
         return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return np.finfo(dtype)
