@@ -81,9 +81,9 @@ def machine_of(devices: int, clock: Clock) -> gdt.Machine:
         return gdt.ones((devices, rows, columns), "float32", layout=layout)
 
     launches = _launch_seconds(array(8, 8), devices, clock)
-    large, small = array(512, 512), array(64, 64)
+    large, small = array(512, 512), array(256, 256)
     rate = 2 * 512**3 / seconds(lambda: large @ large, clock)
-    slow = 2 * 64**3 / max(seconds(lambda: small @ small, clock, LINKS) - launches, 1e-9)
+    slow = 2 * 256**3 / max(seconds(lambda: small @ small, clock, LINKS) - launches, 1e-9)
     x, y = array(1024, 1024), array(1024, 1024)
     moved = 8 * 1024 * 1024 * 4  # bytes that three ops read and write
     link = _link(array(1024, 1024), array(1, 8), clock)
@@ -95,7 +95,7 @@ def machine_of(devices: int, clock: Clock) -> gdt.Machine:
         share=1.0,
         bandwidth_share=1.0,
         launch=launches,
-        half=64 * max(rate / slow - 1, 0),
+        half=256 * max(rate / slow - 1, 0),
         name="this host",
     )
 
