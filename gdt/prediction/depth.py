@@ -48,8 +48,7 @@ def predict_plan(
     """Return the prediction of a plan, and what the plan was asked for.
 
     Raises ArgumentError for a `make_step` that does not apply the plan to a model, or that returns
-    no step, and what
-    `make_step` and its step raise with the whole model.
+    no step, and what `make_step` and its step raise with the whole model.
     """
     try:
         found, notes = _traced(make_step, plan, machine, {})
