@@ -88,13 +88,18 @@ def exchanged_operands(
         positions = plan.forms[types]
         if positions:
             return [kept[i] if i in positions else a for i, a in enumerate(args)]
-    new = [i for i in plan.exchanged if kept[i] is None and args[i]._resolved is None]
-    if not new:
+    layouts = [
+        plan.target_layouts[i]
+        if i in plan.exchanged and kept[i] is None and a._resolved is None
+        else None
+        for i, a in enumerate(args)
+    ]
+    if not any(layouts):
         return None
-    # All operands, since with some of them moved the op might choose another strategy.
-    moved = move_to_layouts(args, plan.target_layouts, op=op.name)
-    for i in new:
-        forms.put(args[i], moved[i])
+    moved = move_to_layouts(args, layouts, op=op.name)
+    for array, layout, form in zip(args, layouts, moved, strict=True):
+        if layout is not None:
+            forms.put(array, form)
     return moved
 
 

@@ -16,11 +16,9 @@ What is later cannot be known, so eight rules stand for it.
   remembered and serves all readers after it.
 - **What is not free is compared with exchanges.** Where operands suggest no strategy that is free,
   each mesh axis that the largest operand uses may split another factor, also one that no operand
-  splits, if no device has to hold more for it: of the operands, and of the outputs too where
-  operands move anyway, or where the sums of a product would be as large and are no gradients of
-  weights. Then new partial sums of products are not free either. Partial sums are scattered so for
-  products, and where all of two operands are partial; what has a dim of length 1 broadcasts against
-  arrays that lie as before, and stays whole.
+  splits, if no device has to hold more for it. Then new partial sums of products are not free
+  either. Partial sums are scattered so for products, and where all of two operands are partial;
+  what has a dim of length 1 broadcasts against arrays that lie as before, and stays whole.
 - **Statistics are reduced at once.** Where shards of a reduced factor are merged (`moments`,
   `logsumexp`), that costs two all-reduces of an array of the size of the output.
 - **A small operand decides nothing for a large one.** Cutting an operand that all devices have
@@ -48,7 +46,7 @@ from operator import itemgetter
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.prices import OpStrategy, Price, output_types, price_of, price_with_sums
+from gdt.sharding.prices import OpStrategy, Price, price_of, price_with_sums
 from gdt.sharding.routes import route_bytes
 from gdt.sharding.rule import Dim, Rule
 
@@ -112,19 +110,12 @@ def _with_exchanges(
     if not least:
         return priced
     known = [strategy.axes for _, strategy in priced]
-    outputs = output_types(rule, types, sizes, best)
-    with_outputs = best.nbytes > 0 or _is_as_large(rule, types, outputs)
-
-    def held(strategy: OpStrategy, layouts: Sequence[Layout | None]) -> int:
-        outputs = output_types(rule, types, sizes, strategy) if with_outputs else []
-        return _held(types, layouts) + sum(t.local_nbytes for t in outputs)
-
     now = [None if t is None else t.layout for t in types]
-    most = max(held(best, now), held(best, best.target_layouts))
+    most = max(_held(types, now), _held(types, best.target_layouts))
     exchanges: list[tuple[Price, OpStrategy]] = []
     for options in _exchanges(rule, types, sizes, best):
         for strategy in _strategies(rule, types, sizes, options):
-            if strategy.axes not in known and held(strategy, strategy.target_layouts) <= most:
+            if strategy.axes not in known and _held(types, strategy.target_layouts) <= most:
                 order = len(owed) + len(exchanges)
                 price = price_of(rule, types, sizes, strategy, frozenset(), order)
                 if owes:
@@ -161,24 +152,6 @@ def _held(types: Sequence[ArrayType | None], layouts: Sequence[Layout | None]) -
     """Return the bytes that a device holds of operands in these layouts."""
     pairs = zip(types, layouts, strict=True)
     return sum(t.with_layout(w).local_nbytes for t, w in pairs if t is not None and w is not None)
-
-
-def _is_as_large(
-    rule: Rule, types: Sequence[ArrayType | None], outputs: Sequence[ArrayType]
-) -> bool:
-    """Return whether outputs are at least as large as all operands.
-
-    False where an operand has fewer dims, as the weights of a layer have: those stay split. False
-    too of sums over the first dim of every operand, a batch: those are gradients of weights, which
-    are reduced together.
-    """
-    terms = [term for term, t in zip(rule.ins, types, strict=True) if t is not None]
-    is_over_batch = len(terms) > 1 and all(
-        term and not set(term[0]).isdisjoint(rule.reduced(0)) for term in terms
-    )
-    if is_over_batch or len({len(term) for term in terms}) > 1:
-        return False
-    return sum(t.nbytes for t in outputs) >= sum(t.nbytes for t in types if t is not None)
 
 
 def legal_strategies(
