@@ -23,7 +23,8 @@ from .launch import ROOT, command, ended, environment, mpiexec, results, start
 COUNTS = [1, 2, 4]  # processes for eight devices
 STEPS, BATCH = 3, 32  # a step is recorded in the second call of its kind, and replayed in the third
 RELATIVE = 1e-5  # of losses: sums are added in another order
-EVERY = 9  # of the samples of ops, and of the pairs of layouts
+EVERY = 9  # of the samples of ops
+EVERY_PAIR = 5  # of layouts
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def all_found(count: int, output: Path) -> list[Any]:
             "values": [],
         }
         if count > 1:
-            calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY], "neighbours": []}
+            calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY_PAIR], "neighbours": []}
             calls |= {"bad_steps": []}
         if count < COUNTS[-1]:
             calls |= {"gpts": [STEPS, 1]}
