@@ -123,8 +123,8 @@ def predict(step: Callable[..., Any], *args: Any, machine: Machine) -> Predictio
     >>> w = gdt.ones((4096, 4096), "float32", layout=gdt.Layout([None, None], mesh))
     >>> machine = gdt.Machine.named("a100-80gb")
     >>> found = gdt.predict(lambda: gdt.grad(lambda w: gdt.mean((x @ w) ** 2))(w), machine=machine)
-    >>> found.fits, found.collectives, 280e6 < found.peak < 400e6
-    (True, 1, True)
+    >>> found.fits, found.collectives, round((found.peak - found.state) / 1e6)
+    (True, 1, 201)
     """
     return priced(trace(step, *args), machine)
 
