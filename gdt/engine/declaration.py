@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec
 
@@ -107,11 +107,11 @@ class Declaration:
             if asked_dtype(static) == BFLOAT16:
                 static = {**static, "dtype": FLOAT32}
         names = [self.operand_name(i) for i in range(len(types))]
-        dtypes = {name: t.dtype for name, t in zip(names, types, strict=True) if t is not None}
-        for name, dtype in [*dtypes.items(), ("the result", asked_dtype(static))]:
-            if self.computes and dtype in FLOAT8:
-                found = f"{name} has dtype {dtype}, with which gdt does not compute"
-                raise error(DtypeError, self.name, found, remedy="Cast: x.astype('float32').")
+        if self.computes:
+            operands = [
+                (name, t.dtype) for name, t in zip(names, types, strict=True) if t is not None
+            ]
+            _check_computable(self.name, [*operands, ("the result", asked_dtype(static))])
         for name in self.required - static.keys():
             raise error(ArgumentError, self.name, f"argument {name!r} is missing")
         if self.prepare is not None:
@@ -254,6 +254,14 @@ def asked_dtype(static: Mapping[str, Any]) -> Dtype | None:
         return None if static.get("dtype") is None else np.dtype(static["dtype"])
     except TypeError:  # which the op refuses
         return None
+
+
+def _check_computable(op: str, dtypes: Iterable[tuple[str, Dtype | None]]) -> None:
+    """Raise DtypeError for a dtype that is stored alone, of an operand or of the result."""
+    for name, dtype in dtypes:
+        if dtype in FLOAT8:
+            found = f"{name} has dtype {dtype}, with which gdt does not compute"
+            raise error(DtypeError, op, found, remedy="Cast: x.astype('float32').")
 
 
 def _is_passed(parameter: inspect.Parameter, extended: Collection[str]) -> bool:
