@@ -1,12 +1,11 @@
-// Matrix products: out = activation(alpha x w + bias + accumulate out), batched; each factor may be
-// stored transposed.
+// Matrix products: out = activation(x w + bias), batched; each factor may be stored transposed.
 //
 // Arguments. x: (items..., m, k), stored (items..., k, m) if X_T; w: (items..., k, n), stored
 // (items..., n, k) if W_T. Rows in memory begin x_row and w_row elements apart; the items' strides
-// are 0 where an operand is replicated. out, aux, pre: (items, m, n), bias: (items..., n). bias,
-// aux and pre may be null. pre receives the argument of the activation.
-//   activation: NONE; RELU; GELU (by erf);
-//               RELU_BACKWARD: times [aux > 0]; GELU_BACKWARD: times gelu'(aux)
+// are 0 where an operand is replicated. out, aux: (items, m, n), bias: (items..., n). bias and aux
+// may be null.
+//   activation: NONE; RELU; RELU_BACKWARD: times [aux > 0]
+// Product, sum and activation each round to the result's type, as the ops that they stand for.
 //
 // A long contraction with a small result is cut into gridDim.y pieces of `chunk`: each stores its
 // sum in `parts`, (pieces, items, m, n), and matmul_finish adds the parts in order, so the result
@@ -122,8 +121,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row,
                 const T* __restrict__ w, Strides w_strides, long long w_row, T* out,
                 const T* __restrict__ bias, Strides bias_strides, const T* __restrict__ aux,
-                T* __restrict__ pre, T* __restrict__ parts, Axes axes, int m, int n, int k,
-                int chunk, T alpha, int accumulate, int activation) {
+                T* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, int activation) {
   constexpr int EACH = TILE / 16;
   GDT_SHARED(T, xs, [2][SIMT_K][TILE + 4]);
   GDT_SHARED(T, ws, [2][SIMT_K][TILE + 4]);
@@ -162,8 +160,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     __syncthreads();
   }
   const T* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
-  const Sink<T, T> sink = make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation,
-                                    m, n, item, static_cast<int>(gridDim.z), blockIdx.y);
+  const Sink<T, T> sink = make_sink(out, item_bias, aux, parts, activation, m, n, item,
+                                    static_cast<int>(gridDim.z), blockIdx.y);
   T* slab = &xs[0][0][0];
   static_assert(sizeof xs >= 16 * TILE * sizeof(T), "a slab fits where the tiles were");
 #pragma unroll
@@ -178,8 +176,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 template <typename A, typename O>
 __global__ void __launch_bounds__(THREADS)
     matmul_finish(const A* __restrict__ parts, int pieces, O* out, const O* __restrict__ bias,
-                  Strides bias_strides, const O* __restrict__ aux, O* __restrict__ pre, Axes axes,
-                  int m, int n, A alpha, int accumulate, int activation) {
+                  Strides bias_strides, const O* __restrict__ aux, Axes axes, int m, int n,
+                  int activation) {
   const int item = blockIdx.y;
   const long long size = static_cast<long long>(m) * n,
                   at = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
@@ -189,9 +187,7 @@ __global__ void __launch_bounds__(THREADS)
     sum += parts[(static_cast<long long>(piece) * gridDim.y + item) * size + at];
   const long long skip = item * size;
   const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
-  const Epilogue<A, O> epilogue = {
-      out + skip, item_bias, aux ? aux + skip : nullptr, pre ? pre + skip : nullptr, alpha,
-      accumulate, activation};
+  const Epilogue<A, O> epilogue = {out + skip, item_bias, aux ? aux + skip : nullptr, activation};
   epilogue(at, static_cast<int>(at % n), Pack<A, 1>{{sum}});
 }
 
@@ -272,9 +268,8 @@ template <typename T, typename O, int TILE, bool X_T, bool W_T>
 __global__ void __launch_bounds__(THREADS)
     matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w,
                Strides w_strides, long long w_row, O* out, const O* __restrict__ bias,
-               Strides bias_strides, const O* __restrict__ aux, O* __restrict__ pre,
-               float* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, float alpha,
-               int accumulate, int activation) {
+               Strides bias_strides, const O* __restrict__ aux, float* __restrict__ parts,
+               Axes axes, int m, int n, int k, int chunk, int activation) {
   typedef MmaTile<T, TILE, !X_T> TileX;
   typedef MmaTile<T, TILE, W_T> TileW;
   typedef Fragments<T, TILE, !X_T> FragmentsX;
@@ -323,8 +318,8 @@ __global__ void __launch_bounds__(THREADS)
   }
   const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
   const Sink<float, O> sink =
-      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n, item,
-                static_cast<int>(gridDim.z), blockIdx.y);
+      make_sink(out, item_bias, aux, parts, activation, m, n, item, static_cast<int>(gridDim.z),
+                blockIdx.y);
   float* slab = reinterpret_cast<float*>(shared);
   __syncthreads();  // no thread reads the last tiles any more
 #pragma unroll

@@ -5,49 +5,32 @@
 constexpr int GROUP = 8;  // rows of tiles that run together, to share w in the second-level cache
 constexpr int NONE = 0;
 constexpr int RELU = 1;
-constexpr int GELU = 2;
-constexpr int RELU_BACKWARD = 3;
-constexpr int GELU_BACKWARD = 4;
-constexpr int SATURATED = 40;  // beyond it exp(-x^2 / 2) is 0 even in float64
+constexpr int RELU_BACKWARD = 2;
 
 namespace {
 // ---- the epilogue of a finished sum -------------------------------------------------------------
-template <typename A> __device__ __forceinline__ A normal_cdf(A x) {
-  return A(0.5) * (A(1) + erf(x * A(0.70710678118654752440)));
-}
-template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
-  x = x < -SATURATED ? A(-SATURATED) : x > SATURATED ? A(SATURATED) : x;  // infinity times 0 is NaN
-  return normal_cdf(x) + x * A(0.39894228040143267794) * exp(A(-0.5) * x * x);
-}
+// What follows a product, with the bits of an op each: every one of them rounds its result to O.
 template <typename A, typename O> struct Epilogue {
   O* out;
   const O *bias, *aux;
-  O* pre;
-  A alpha;
-  int accumulate, activation;
+  int activation;
 
   // Elements `at` to `at` + N of the result, in columns from `column` on.
   template <int N>
   __device__ __forceinline__ void operator()(long long at, int column,
                                              const Pack<A, N>& sums) const {
     typedef Pack<O, N> Elements;
-    Elements addend = {}, old = {}, seen = {}, before, result;
+    Elements addend = {}, seen = {}, result;
     if (bias) addend = load<Elements>(bias + column);
-    if (accumulate) old = load<Elements>(out + at);
-    if (activation >= RELU_BACKWARD) seen = load<Elements>(aux + at);
+    if (activation == RELU_BACKWARD) seen = load<Elements>(aux + at);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-      A value = alpha * sums.of[i];
-      if (bias) value += A(widen(addend.of[i]));
-      if (accumulate) value += A(widen(old.of[i]));
-      before.of[i] = narrow<O>(value);
-      if (activation == RELU) value = value < A(0) ? A(0) : value;
-      if (activation == GELU) value *= normal_cdf(value);
+      A value = widen(narrow<O>(sums.of[i]));
+      if (bias) value = widen(narrow<O>(value + A(widen(addend.of[i]))));
+      if (activation == RELU) value = value > A(0) || value != value ? value : A(0);  // not -0
       if (activation == RELU_BACKWARD) value *= A(widen(seen.of[i])) > A(0) ? A(1) : A(0);
-      if (activation == GELU_BACKWARD) value *= gelu_slope(A(widen(seen.of[i])));
       result.of[i] = narrow<O>(value);
     }
-    if (pre) store(pre + at, before);
     store(out + at, result);
   }
 };
@@ -64,7 +47,7 @@ template <typename A, typename O> struct Sink {
     const Epilogue<A, O>& e = epilogue;
     constexpr int BYTES = N * sizeof(O);
     return n % N == 0 && fits(e.out, BYTES) && fits(e.bias, BYTES) && fits(e.aux, BYTES) &&
-           fits(e.pre, BYTES) && fits(part, N * sizeof(A));
+           fits(part, N * sizeof(A));
   }
   template <int N>
   __device__ __forceinline__ void operator()(int row, int column, const Pack<A, N>& sums) const {
@@ -76,16 +59,12 @@ template <typename A, typename O> struct Sink {
 };
 // The sink of piece number `piece` of item number `item`.
 template <typename A, typename O>
-__device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* aux, O* pre,
-                                                A* parts, A alpha, int accumulate, int activation,
-                                                int m, int n, int item, int items, int piece) {
+__device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* aux, A* parts,
+                                                int activation, int m, int n, int item, int items,
+                                                int piece) {
   const long long size = static_cast<long long>(m) * n, at = item * size;
   A* part = parts ? parts + (static_cast<long long>(piece) * items + item) * size : nullptr;
-  return {{out + at, bias, aux ? aux + at : nullptr, pre ? pre + at : nullptr, alpha, accumulate,
-           activation},
-          part,
-          m,
-          n};
+  return {{out + at, bias, aux ? aux + at : nullptr, activation}, part, m, n};
 }
 
 // ---- tiles --------------------------------------------------------------------------------------

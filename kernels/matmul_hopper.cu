@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap x, Strides x_strides,
                  const __grid_constant__ TensorMap w, Strides w_strides, O* out,
                  const O* __restrict__ bias, Strides bias_strides, const O* __restrict__ aux,
-                 O* __restrict__ pre, float* __restrict__ parts, Axes axes, int m, int n, int k,
-                 int chunk, int pieces, int items, float alpha, int accumulate, int activation) {
+                 float* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, int pieces,
+                 int items, int activation) {
   typedef SharedTile<T, TILE_M, !X_T> TileX;
   typedef SharedTile<T, TILE_N, W_T> TileW;
   constexpr int K = TileX::K, SLOT = TileX::BYTES + TileW::BYTES, STAGES = SLOTS_BYTES / SLOT;
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
       ptx::warpgroup_finish(sums);
       if (t % WARPGROUP == 0) ptx::barrier_arrive(&emptied[before]);
       const Sink<float, O> sink =
-          make_sink(out, bias ? bias + offset(task.item, axes, bias_strides) : nullptr, aux, pre,
-                    parts, alpha, accumulate, activation, m, n, task.item, items, task.piece);
+          make_sink(out, bias ? bias + offset(task.item, axes, bias_strides) : nullptr, aux,
+                    parts, activation, m, n, task.item, items, task.piece);
       const Corner corner = {task.row + group_row + warp * SLAB_ROWS, task.column};
       drain<TILE_N>(sums, slab, sink, corner, t % WARP);
     }

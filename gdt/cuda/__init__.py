@@ -20,8 +20,7 @@ both example models train there with kernels alone, to the values of NumPy.
 the device (`gdt.backend.flags`), and the error is raised at the next read by the host, since a
 question after every launch would make the host wait. Updates of all parameters are one launch.
 
-**Capabilities that no op uses.** A product's bias, activation, mask and accumulation, batch
-normalisation with ReLU, and loss and gradient in one pass over the logits are more than one op's
-formula. They are tested like the rest, but no op launches them: what merges ops into one launch,
-in recorded steps, merges element-wise ones (`gdt.fusion.cuda`).
+**Epilogues.** A product's bias, ReLU and the gradient of it are launched in recorded steps, in the
+place of the ops that follow a product (`gdt.programs.epilogues`). Loss and gradient in one pass
+over the logits are tested like the rest, but no op launches them.
 """

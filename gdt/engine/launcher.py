@@ -113,7 +113,7 @@ class KernelBody:
 
     Which of the two runs is decided in the plan's first run, and kept. If `selectable`,
     `gdt.matmul_backend` has a say. rounds: of a call on bfloat16 whose operands the kernel takes,
-    which outputs are bfloat16, whatever runs; see `Launcher`.
+    which outputs are bfloat16, whatever runs; see `Launcher`. declared: the kernel of the op.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class KernelBody:
         rounds: tuple[bool, ...] | None = None,
     ) -> None:
         self.launcher = Launcher(op, mesh_ndim, backend, rounds or (False,))
+        self.declared = kernel
         self.kernel: Callable[..., Any] = partial(kernel, self.launcher, **static)
         self.body: Callable[..., Any] = partial(body, backend.xp, **static)
         if rounds is not None:
@@ -148,13 +149,15 @@ class KernelBody:
         """Whether the kernel does not apply, so that the body runs in every call."""
         return bool(self.reasons.get("handwritten")) and not self.selectable
 
-    def __call__(self, *xs: Block, **out: Any) -> Any:
+    def _choice(self) -> str:
+        """What decides at present between the kernel and the body, as a key of `reasons`."""
         choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
-        measured = choice == "autotune"
-        if measured:
-            choice = f"autotune in {MATMUL_PRECISION.get()}"
+        return f"autotune in {MATMUL_PRECISION.get()}" if choice == "autotune" else choice
+
+    def __call__(self, *xs: Block, **out: Any) -> Any:
+        choice = self._choice()
         reason = self.reasons.get(choice)
-        if reason is None and measured:
+        if reason is None and choice.startswith("autotune"):
             reason = self.reasons[choice] = self._measured(xs, out)
         if not reason:
             results, reason = self._tried(xs, out)
@@ -167,6 +170,27 @@ class KernelBody:
             for observer in observers:
                 observer.on_kernel(names, reason)
         return results
+
+    def with_epilogue(
+        self, x: Block, w: Block, epilogue: Any, shape: tuple[int, ...], dtype: np.dtype
+    ) -> Block | None:
+        """The result of a product's kernel with an epilogue; None where the kernel does not run,
+        or not with that. The product has run alone before."""
+        kernel = self.kernel
+        if isinstance(kernel, Bfloat16Kernel):
+            if not kernel.applies:
+                return None
+            kernel = kernel.kernel
+        if self.reasons.get(self._choice()) != "":
+            return None
+        out = self.launcher.backend.empty(shape, dtype)
+        self.launcher.launched.clear()
+        try:
+            return kernel(x, w, out=out, epilogue=epilogue)
+        except CompileError:
+            raise
+        except KernelError:
+            return None
 
     def multi_tensor(
         self,

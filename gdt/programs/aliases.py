@@ -57,3 +57,8 @@ def _is_array(value: Any) -> bool:
 def blocks_of(value: Any) -> tuple[Any, ...]:
     """The blocks that a register holds."""
     return value if type(value) is tuple else (value,)
+
+
+def nbytes_of(registers: Iterable[int], values: Sequence[Any]) -> int:
+    """The bytes of the blocks of some registers."""
+    return sum(getattr(b, "nbytes", 0) for r in registers for b in blocks_of(values[r]))

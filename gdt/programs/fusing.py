@@ -8,7 +8,8 @@ is its formula (`gdt.fusion`); ops without one are left as they are.
 
 The fused instruction has the bits of those that it replaces. Where a value is infinite or NaN
 though its operands are finite, it runs them one by one, which gives their warnings. On a GPU, which
-gives none, it is a launch of one kernel (`gdt.fusion.cuda`), for blocks of any size.
+gives none, it is a launch of one kernel (`gdt.fusion.cuda`), for blocks of any size, or of the
+product of matrices that it follows (`gdt.programs.epilogues`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Any
 
 from gdt.fusion.cuda import FUNCTIONS, MOST_INPUTS, FusedKernel
 from gdt.fusion.loop import SMALLEST, are_compiled
-from gdt.programs.aliases import blocks_of
+from gdt.programs.aliases import blocks_of, nbytes_of
 from gdt.programs.element_calls import ElementCall, element_call
+from gdt.programs.epilogues import with_epilogues
 from gdt.programs.fused_function import FusedFunction, Run, fused_kernel
 from gdt.programs.graph_writer import GraphWriter
 from gdt.programs.instruction import Instruction
@@ -65,7 +67,7 @@ def fused(
 
     result: list[Instruction] = []
     most = max(
-        (_nbytes([c.output], values) for c in calls if isinstance(c, ElementCall)), default=0
+        (nbytes_of([c.output], values) for c in calls if isinstance(c, ElementCall)), default=0
     )
 
     def is_part(at: int) -> bool:
@@ -78,7 +80,7 @@ def fused(
             if is_run
             else [instructions[at] for at in numbers]
         )
-    return result
+    return with_epilogues(result, outputs, values, constants, program)
 
 
 # No closure: one that calls itself keeps `values`, and so the arrays of the recorded step, alive
@@ -112,7 +114,7 @@ def _is_movable(k: Instruction, values: Sequence[Any], most: int) -> bool:
     view, or little beside `most` bytes, as they have."""
     if k.donated or k.is_effect or k.communicates:
         return False
-    return bool(k.views) or LITTLE * _nbytes(k.outputs, values) <= most
+    return bool(k.views) or LITTLE * nbytes_of(k.outputs, values) <= most
 
 
 def _alike(
@@ -212,13 +214,8 @@ def _segment(
     return Instruction(
         "fused", segment, tuple(registers), tuple(returned), True, line=instructions[0].line,
         fused=tuple(instructions),
-        nbytes=(_nbytes(apart, values), _nbytes([*registers, *returned], values)),
+        nbytes=(nbytes_of(apart, values), nbytes_of([*registers, *returned], values)),
     )  # fmt: skip
-
-
-def _nbytes(registers: Sequence[int], values: Sequence[Any]) -> int:
-    """The bytes of the blocks of some registers."""
-    return sum(getattr(b, "nbytes", 0) for r in registers for b in blocks_of(values[r]))
 
 
 def _shape(value: Any) -> Shape:

@@ -1,4 +1,4 @@
-"""matmul.cu against float64 NumPy and the bodies of the activations."""
+"""matmul.cu against float64 NumPy, and its epilogues against the ops that they stand for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
-from gdt.nn.functions.activations import op as activations
 
 from .harness import (
     DTYPES,
@@ -35,7 +34,7 @@ OPTIONS: dict[str, Any] = {
     "w_t": [False, True],
     "leading": ["none", "both", "w replicated", "x replicated"],
     "activation": launches.ACTIVATIONS,
-    "extras": ["none", "bias", "bias, accumulate", "bias, pre"],
+    "has_bias": [False, True],
     "tile": [64, 128],
     "pieces": [1, 2],
     "misaligned": [False, True],
@@ -73,19 +72,17 @@ def operand(
     return normal(rng, (*leading, rows, row), dtype, misaligned)[..., :columns]
 
 
-def reference(
-    x: Any, w: Any, bias: Any, old: Any, aux: Any, alpha: float, activation: str
-) -> tuple[Any, Any]:
-    """The result, and the activation's argument."""
-    value = alpha * (x @ w) + bias[..., None, :] + old
-    results = {
-        "none": lambda: value,
-        "relu": lambda: activations.relu.declaration.body(np, value),
-        "gelu": lambda: activations.gelu.declaration.body(np, value),
-        "relu_backward": lambda: activations.relu_gradient.declaration.body(np, value, aux),
-        "gelu_backward": lambda: value * activations.gelu_slope.declaration.body(np, aux),
-    }
-    return results[activation](), value
+def reference(product: Any, bias: Any, aux: Any, activation: str, dtype: Any) -> Any:
+    """What the ops of an epilogue make of a product, of which each rounds its result to `dtype`."""
+    value = np.asarray(product, dtype)
+    widened = lambda a: np.asarray(a).astype(np.float64 if dtype == np.float64 else np.float32)
+    if bias is not None:
+        value = (widened(value) + widened(bias)[..., None, :]).astype(dtype)
+    if activation == "relu":
+        value = np.where((value > 0) | (value != value), value, np.zeros((), dtype))
+    if activation == "relu_backward":
+        value = (widened(value) * (widened(aux) > 0)).astype(dtype)
+    return value
 
 
 def check_matmul(
@@ -97,7 +94,7 @@ def check_matmul(
     w_t: bool,
     leading: str,
     activation: str,
-    extras: str,
+    has_bias: bool,
     tile: int,
     pieces: int,
     misaligned: bool,
@@ -116,29 +113,26 @@ def check_matmul(
     w = operand(rng, w_leading, k, n, w_t, dtype, misaligned, pad)
     out_dtype = "float32" if wide_result else dtype
     out = garbage((*out_leading, m, n), DTYPES[out_dtype])
-    bias = normal(rng, (*w_leading, n), out_dtype) if "bias" in extras else None
-    old = np.zeros(1)
-    if "accumulate" in extras:
-        out[...] = normal(rng, out.shape, out_dtype)
-        old = out.astype(np.float64)
+    bias = normal(rng, (*w_leading, n), out_dtype) if has_bias else None
     aux = normal(rng, out.shape, out_dtype) if activation.endswith("backward") else None
-    pre = garbage(out.shape, out.dtype) if "pre" in extras else None
-    calls = launches.matmul(
-        x, w, out, empty,
-        bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras,
-        activation=activation, tensor_cores=tensor_cores, arch=arch,
-        multiprocessors=multiprocessors, mesh_ndim=len(x_leading),
-        tile=64 if dtype == "float64" else tile, pieces=pieces,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "tensor_cores": tensor_cores, "arch": arch, "multiprocessors": multiprocessors,
+        "mesh_ndim": len(x_leading), "tile": 64 if dtype == "float64" else tile, "pieces": pieces,
+    }  # fmt: skip
+    calls = launches.matmul(x, w, out, empty, bias=bias, aux=aux, activation=activation, **options)
     execute(calls)
-    f8 = lambda a: np.zeros(1) if a is None else a.astype(np.float64)
-    want, value = reference(f8(x), f8(w), f8(bias) + np.zeros(n), old, f8(aux), 0.75, activation)
-    size = float(np.abs(f8(x)).max() * np.abs(f8(w)).max()) + 2
+    f8 = lambda a: a.astype(np.float64)
+    product, size = f8(x) @ f8(w), float(np.abs(f8(x)).max() * np.abs(f8(w)).max()) + 2
     if tensor_cores and dtype == "float32":  # both operands lose digits before they are multiplied
         size *= TF32_EPSILON / EPSILONS["float32"] / 4
-    assert_close(out, want, dtype, k, size)
-    if pre is not None:
-        assert_close(pre, value, dtype, k, size)
+    if bias is None and activation == "none":
+        assert_close(out, product, dtype, k, size)
+        return calls
+    alone = garbage(out.shape, out.dtype)
+    execute(launches.matmul(x, w, alone, empty, **options))
+    assert_close(alone, product, dtype, k, size)
+    want = reference(alone, bias, aux, activation, out.dtype)
+    assert want.tobytes() == out.tobytes()
     return calls
 
 
@@ -174,8 +168,7 @@ def test_matmul_on_tensor_cores_in_full(dtype: str) -> None:
         "async_mode": ["tossed"],
         "wide_result": [False],
         "leading": ["none", "w replicated"],
-        "activation": ["none", "gelu_backward"],
-        "extras": ["none", "bias, pre"],
+        "activation": ["none", "relu_backward"],
     }
     for case in every(**(MMA_OPTIONS | FULL | fewer)):
         run_case(check_mma, case)
@@ -187,7 +180,7 @@ def test_matmul_under_sanitizers(sanitizer: str, tensor_cores: bool) -> None:
     dtype = "bfloat16" if tensor_cores else "float32"
     for misaligned in (False, True):
         check_matmul(
-            dtype, 70, 67, 99, False, False, "w replicated", "relu", "bias", 64, 2, misaligned,
+            dtype, 70, 67, 99, False, False, "w replicated", "relu", True, 64, 2, misaligned,
             Execute(sanitizer=sanitizer), tensor_cores,
         )  # fmt: skip
 
@@ -216,15 +209,19 @@ def test_an_empty_contraction_is_the_epilogue_of_zero() -> None:
 
 @pytest.mark.parametrize("activation", launches.ACTIVATIONS)
 def test_infinities_and_nan_pass_the_activations_as_they_pass_the_ops(activation: str) -> None:
-    special = np.array([[np.nan, np.inf, -np.inf, -0.0, 1e30, -1e30, 1.0]], np.float32)
-    one = np.ones((1, 1), np.float32)
-    out = garbage(special.shape, special.dtype)
-    aux = np.ascontiguousarray(special[:, ::-1])
-    Execute()(launches.matmul(one, special, out, empty, aux=aux, activation=activation))
-    f8 = lambda a: a.astype(np.float64)
+    special, small = np.zeros((8, 7), np.float32), np.zeros((1, 8), np.float32)
+    special[7] = np.nan, np.inf, -np.inf, -1e-30, 1e30, -1e30, 1.0
+    small[0, 7] = 1e-20  # the last addend, of which -1e-30 leaves -0
+    alone, out = (garbage((1, 7), special.dtype) for _ in range(2))
+    aux = special[7:, ::-1].copy()
+    Execute()(launches.matmul(small, special, alone, empty))
+    assert np.signbit(alone[0, 3]) and alone[0, 3] == 0
+    Execute()(launches.matmul(small, special, out, empty, aux=aux, activation=activation))
     with np.errstate(invalid="ignore"):
-        want, _ = reference(f8(one), f8(special), np.zeros(7), 0.0, f8(aux), 1.0, activation)
-    np.testing.assert_allclose(out, want, rtol=1e-6)
+        want = reference(alone, None, aux, activation, out.dtype)
+    np.testing.assert_array_equal(out, want)
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(out[numbers]), np.signbit(want[numbers]))
 
 
 @pytest.mark.parametrize(("columns", "tile"), [(11, "128"), (10, "64")])

@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "w_t": [False, True],
     "leading": ["none", "both", "w replicated", "x replicated"],
     "activation": launches.ACTIVATIONS,
-    "extras": ["none", "bias", "bias, accumulate", "bias, pre"],
+    "has_bias": [False, True],
     "tile": [128, 256],
     "pieces": [1, 2],
     "multiprocessors": [1, 3],
@@ -70,8 +70,7 @@ def test_matmul_on_hopper_in_full(options: dict[str, Any]) -> None:
         "n": [3, 264],
         "k": [200],
         "leading": ["w replicated"],
-        "activation": ["none", "gelu_backward"],
-        "extras": ["none", "bias, pre"],
+        "activation": ["none", "relu_backward"],
         "multiprocessors": [3],
         "order": ["random"],
         "async_mode": ["tossed"],
@@ -85,7 +84,7 @@ def test_matmul_on_hopper_under_sanitizers(sanitizer: str) -> None:
     for async_mode in ("early", "late", "tossed"):
         check_wgmma(
             dtype="bfloat16", m=130, n=67, k=200, x_t=True, w_t=True, leading="w replicated",
-            activation="relu", extras="bias", tile=128, pieces=2, multiprocessors=3,
+            activation="relu", has_bias=True, tile=128, pieces=2, multiprocessors=3,
             execute=Execute("random", async_mode, sanitizer),
         )  # fmt: skip
 
@@ -94,7 +93,7 @@ def test_copies_of_a_slot_wrap_around_with_long_contractions() -> None:
     for tile in (128, 256):  # 6 and 4 slots
         check_wgmma(
             dtype="float16", m=64, n=64, k=64 * 15 + 8, x_t=False, w_t=False, leading="none",
-            activation="none", extras="none", tile=tile, pieces=1, execute=Execute(),
+            activation="none", has_bias=False, tile=tile, pieces=1, execute=Execute(),
         )  # fmt: skip
 
 

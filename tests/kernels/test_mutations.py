@@ -103,16 +103,16 @@ def update(*steps: str) -> Callable[[Execute], None]:
 def simt(execute: Execute) -> None:
     for turned, misaligned in ((False, True), (True, False)):
         check_matmul(
-            "float32", 70, 136, 99, turned, turned, "w replicated", "relu", "bias, accumulate", 64, 2,
+            "float32", 70, 136, 99, turned, turned, "w replicated", "relu", True, 64, 2,
             misaligned, execute,
         )  # fmt: skip
-    check_matmul("float32", 9, 8, 40, False, False, "both", "gelu_backward", "bias, pre", 64, 1, False, execute)  # fmt: skip
+    check_matmul("float32", 9, 8, 40, False, False, "both", "relu_backward", True, 64, 1, False, execute)  # fmt: skip
 
 
 def mma(execute: Execute) -> None:
     for k, turned, misaligned in ((20, False, False), (264, False, False), (264, True, True)):
         check_matmul(
-            "bfloat16", 70, 136, k, turned, turned, "w replicated", "relu", "bias", 64, 2, misaligned,
+            "bfloat16", 70, 136, k, turned, turned, "w replicated", "relu", True, 64, 2, misaligned,
             execute, True,
         )  # fmt: skip
 
@@ -124,7 +124,7 @@ def wgmma(execute: Execute) -> None:
     ):
         check_wgmma(
             dtype="bfloat16", m=m, n=n, k=k, x_t=turned, w_t=turned, leading="w replicated",
-            activation="relu", extras="bias", tile=tile, pieces=pieces, multiprocessors=2,
+            activation="relu", has_bias=True, tile=tile, pieces=pieces, multiprocessors=2,
             execute=execute,
         )  # fmt: skip
 

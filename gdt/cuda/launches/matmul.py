@@ -37,7 +37,7 @@ MMA_TYPES = (  # types of operands and result on tensor cores; float operands ar
     ("float", "float"),
 )
 MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
-ACTIVATIONS = ("none", "relu", "gelu", "relu_backward", "gelu_backward")
+ACTIVATIONS = ("none", "relu", "relu_backward")
 PIECE_LENGTH = 256  # elements of k from which on a piece of the sum is worth its extra pass
 PIECES_MAX = 64
 CHUNK_STEP = 64  # elements of k; a multiple of the step of every kernel
@@ -93,9 +93,6 @@ def matmul(
     *,
     bias: Array | None = None,
     aux: Array | None = None,
-    pre: Array | None = None,
-    alpha: float = 1.0,
-    accumulate: bool = False,
     activation: str = "none",
     tensor_cores: bool = False,
     arch: str | None = None,
@@ -104,13 +101,12 @@ def matmul(
     tile: int | None = None,
     pieces: int | None = None,
 ) -> list[KernelCall]:
-    """Compute out = activation(alpha * x @ w + bias + accumulate * out).
+    """Compute out = activation(x @ w + bias), each step rounded to the dtype of out.
 
     x: (lead..., m, k), w: (lead..., k, n), each stored by rows or by columns.
     bias: (lead..., n).
-    out, aux, pre: (lead..., m, n), contiguous.
-    aux: the array whose values decide the backward activations.
-    pre: receives the argument of the activation.
+    out, aux: (lead..., m, n), contiguous.
+    aux: the array whose values decide "relu_backward".
     activation: one of `ACTIVATIONS`.
     tensor_cores: needed for float16 and bfloat16; float32 operands are then rounded to tf32. On
         `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason.
@@ -140,12 +136,9 @@ def matmul(
         "out": out,
         "bias": bias,
         "aux": aux,
-        "pre": pre,
         "parts": parts,
         "m": m,
         "n": n,
-        "alpha": alpha,
-        "accumulate": int(accumulate),
         "activation": ACTIVATIONS.index(activation),
     }
     last = Instance(FILE, "matmul_finish", (wide, c_type(out)))

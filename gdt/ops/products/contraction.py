@@ -230,18 +230,29 @@ def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:
     return MATMUL_PRECISION.get() == "tensorfloat32" and arch not in launches.WITHOUT["matmul_mma"]
 
 
+class Epilogue(NamedTuple):
+    """What the kernels of products compute of each element of the result: a sum with a bias of its
+    column, and an activation, which may read an element of `aux`; see `launches.matmul`."""
+
+    activation: str
+    bias: Block | None
+    aux: Block | None
+
+
 class KernelProducts:
     """The part of a namespace that `contract` uses, with products by the kernels of matmul.cu and
     matmul_hopper.cu."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, epilogue: Epilogue | None = None) -> None:
         self.launcher, self.ascontiguousarray = launcher, launcher.xp.ascontiguousarray
+        self.epilogue = epilogue
 
     def matmul(self, x: Block, w: Block, out: Block = None) -> Block:
         """Product of stacks of matrices whose leading axes broadcast; of equal rank."""
         launcher, dtype = self.launcher, self.launcher.xp.result_type(x.dtype, w.dtype)
         x, w = (self._walkable(a.astype(dtype, copy=False)) for a in (x, w))
         mesh_ndim = x.ndim - 2
+        finish = {} if self.epilogue is None else self._finish(self.epilogue, out, w.shape[-1])
         if out is None:
             batch = np.broadcast_shapes(x.shape[:mesh_ndim], w.shape[:mesh_ndim])
             shape = (*batch, x.shape[-2], w.shape[-1])
@@ -251,10 +262,23 @@ class KernelProducts:
             x, w, out, launcher.empty,
             mesh_ndim=mesh_ndim, arch=runner.arch,
             tensor_cores=_on_tensor_cores(dtype, runner.arch),
-            multiprocessors=runner.multiprocessors,
+            multiprocessors=runner.multiprocessors, **finish,
         )  # fmt: skip
         launcher.run(calls)
         return out
+
+    def _finish(self, epilogue: Epilogue, out: Block | None, columns: int) -> dict[str, Any]:
+        """The arguments of a launch that computes `out`, the whole result, with an epilogue."""
+        activation, bias, aux = epilogue
+        if out is None:
+            raise self.launcher.refused("the product lies in another order than the result")
+        if bias is not None and bias.size != columns:
+            raise self.launcher.refused(f"a bias of {bias.size} elements, of {columns} columns")
+        if bias is not None:
+            bias = self.launcher.contiguous(bias).reshape((*[1] * (out.ndim - 2), columns))
+        if aux is not None:
+            aux = self.launcher.contiguous(aux).reshape(out.shape)
+        return {"bias": bias, "aux": aux, "activation": activation}
 
     def _walkable(self, x: Block) -> Block:
         """`x`, copied unless its matrices are stored by rows or by columns."""
@@ -265,16 +289,25 @@ class KernelProducts:
 
 
 def contract_with_kernels(
-    launcher: Launcher, x: Block, w: Block, /, *, labels: Labels, out: Block = None, **_: Any
+    launcher: Launcher,
+    x: Block,
+    w: Block,
+    /,
+    *,
+    labels: Labels,
+    out: Block = None,
+    epilogue: Epilogue | None = None,
+    **_: Any,
 ) -> Block:
-    """Contract two blocks by the kernels of matmul.cu and matmul_hopper.cu."""
+    """Contract two blocks by the kernels of matmul.cu and matmul_hopper.cu; with an epilogue,
+    which needs `out`."""
     if BFLOAT16 in (x.dtype, w.dtype):
         left, right, result = labels.terms
         if x.dtype != w.dtype:
             raise launcher.refused(f"operands are of {x.dtype} and {w.dtype}")
         if {*left, *right} - {None} - {*result} - ({*left} & {*right}):
             raise launcher.refused("an operand is added up before the product")
-    return contract(KernelProducts(launcher), x, w, labels, out)
+    return contract(KernelProducts(launcher, epilogue), x, w, labels, out)
 
 
 @op("... i k, k j -> ... i j", linear="x, w")

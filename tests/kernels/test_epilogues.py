@@ -1,0 +1,111 @@
+"""Products of recorded steps with what follows them, in one launch, beside eager steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.backend import backend_of
+from tests.needs import need_compiler
+
+from . import strict_kernels
+
+STEPS = 5
+
+
+@pytest.fixture
+def mesh() -> Iterator[gdt.Mesh]:
+    need_compiler()
+    strict_kernels.register()
+    with gdt.default_mesh(gdt.create_mesh([("x", 2), ("y", 2)], devices=["graph:0"])) as made:
+        yield made
+
+
+def replayed(function: Callable[..., Any], *arrays: Any) -> list[list[str]]:
+    """The ops that run together in a recorded function, which has the bits of the eager one."""
+    step = gdt.function(function)
+    for _ in range(STEPS):
+        for got, want in zip(step(*arrays), function(*arrays), strict=True):
+            assert got.type is want.type
+            assert got.numpy().tobytes() == want.numpy().tobytes()
+        arrays = (arrays[0] * -1.25, *arrays[1:])
+    return [[f.name for f in k.fused] for k in step.programs[0].instructions if k.fused]
+
+
+def operands(dtype: str, split: Any = None) -> tuple[Any, ...]:
+    """x, w, bias and a cotangent, of which elements are 0 and -0."""
+    rng, mesh = np.random.default_rng(0), gdt.get_default_mesh()
+    layouts = [["x", None, None], [None, split], [split], ["x", None, split]]
+    arrays = [rng.normal(size=s).astype("f4") for s in ((4, 3, 8), (8, 16), (16,), (4, 3, 16))]
+    arrays[0][1:3] *= 0.0  # of both signs
+    arrays[2][:4] = 0.0, -0.0, 1e-30, -1e-30
+    made = [
+        gdt.asarray(a, layout=gdt.Layout(names, mesh))
+        for a, names in zip(arrays, layouts, strict=True)
+    ]
+    return tuple([a.astype(dtype) for a in made])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_layer_and_its_gradient_are_launches_of_products(dtype: str, mesh: gdt.Mesh) -> None:
+    """Of bfloat16 each op rounds its result, though no op reads it from memory."""
+
+    def layers(x: Any, w: Any, bias: Any, g: Any) -> Any:
+        def two(x: Any, w: Any, bias: Any) -> Any:
+            return gdt.relu(gdt.relu(x @ w + bias) @ w.mT)
+
+        out, pull = gdt.vjp(two, x, w, bias)
+        return out, *pull(x)
+
+    found = replayed(layers, *operands(dtype))
+    assert found[0] == ["matrix_product", "add", "relu"]
+    assert ["matrix_product_nt", "relu_gradient"] in found
+
+
+def test_what_is_read_elsewhere_is_written(mesh: gdt.Mesh) -> None:
+    def layer(x: Any, w: Any, bias: Any, g: Any) -> Any:
+        product = x @ w
+        other = x @ w
+        return gdt.relu(product + bias), product * 2, other + other, other * g
+
+    assert not any("matrix_product" in ops for ops in replayed(layer, *operands("float32")))
+
+
+def test_a_convolution_is_no_product(mesh: gdt.Mesh) -> None:
+    images = gdt.asarray(np.random.default_rng(0).normal(size=(4, 6, 5, 4)).astype("f4"))
+    kernel = gdt.ones((3, 2, 4, 8), dtype="float32") / 16
+    found = replayed(lambda x: (gdt.relu(gdt.convolution(x, kernel, 2)),), images)
+    assert all(ops == ["relu"] for ops in found)
+
+
+def test_a_result_in_another_order_is_made_op_by_op(mesh: gdt.Mesh) -> None:
+    """Of weights split on one device, the coordinates of the mesh stand before the rows."""
+    x, w, bias, _ = operands("float32", split="y")
+    for layer, together in (
+        (lambda x: (gdt.relu(x @ w),), ["matrix_product", "relu"]),
+        (lambda x: (gdt.relu(x @ w + bias),), ["add", "relu"]),
+    ):
+        assert replayed(layer, x) == [together]
+
+
+def test_a_layer_follows_the_choice_of_cublas(mesh: gdt.Mesh) -> None:
+    x, w, bias, _ = operands("float32")
+    step, ran = (
+        gdt.function(lambda *xs: gdt.relu(xs[0] @ xs[1] + xs[2])),
+        backend_of(mesh).runner.ran,
+    )
+    for _ in range(STEPS):
+        want = step(x, w, bias).numpy()
+    (layer,) = step.programs[0].instructions
+    registers = dict(zip(step.programs[0].inputs, (x, w, bias), strict=True))
+    blocks = [registers[r].blocks[0] for r in layer.inputs]
+    for name, launched in (("handwritten", {"matmul_simt"}), ("cublas", {"fused"})):
+        ran.clear()
+        with gdt.matmul_backend(name):
+            (out,) = layer.function(*blocks)
+        assert ran.keys() == launched
+        np.testing.assert_allclose(out.get().reshape(want.shape), want, rtol=1e-5, atol=1e-6)
