@@ -222,12 +222,12 @@ def run_routes(
 
 def join(mesh: Mesh, operands: Sequence[Blocks], results: Sequence[Blocks]) -> None:
     """Let devices wait for overlapped routes from `operands` to `results`."""
-    backend = backend_of(mesh)
+    backend, count = backend_of(mesh), len(operands)
 
     def joined(*blocks: Blocks) -> Sequence[Blocks]:
         # It has the operands too, so that a program keeps them until they have been read.
         backend.join(mesh)
-        return blocks[len(operands) :]
+        return blocks[count:]
 
     ran(JOIN, joined, [*operands, *results], joined(*operands, *results))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,6 +157,20 @@ def test_gradients_are_held_once_but_for_those_of_two_buckets(
         gdt.grad(loss)(weights)
     held = DEVICE.peak - before if device_type == "abstract" else memory.peak // len(mesh.blocks)
     assert layers * nbytes <= held <= (layers + 4) * nbytes
+
+
+def test_a_recorded_pass_keeps_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    before, mesh = DEVICE.now, gdt.create_mesh({"a": 2}, device_type="abstract")
+    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", Cache(1 << 20))
+    monkeypatch.setattr(buckets, "SIZE", 1)
+    x, *weights = [gdt.ones((64, 64), "float32", device=mesh) for _ in range(3)]
+    x = gdt.relayout(x, Layout(["a", None], mesh))
+    for _ in range(3):
+        gdt.grad(lambda w, x=x: gdt.sum(gdt.tanh(x @ w[0]) @ w[1]))(weights)
+    del x, weights
+    gc.collect()
+    assert DEVICE.now - before < 4 * 64
 
 
 def test_second_derivatives_do_not_depend_on_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
