@@ -21,6 +21,7 @@ from gdt.comm.agreement import HISTORIES, CallHistory, origin_of
 from gdt.engine.forms import FORMS, Forms
 from gdt.engine.plan import value_key
 from gdt.observe import OBSERVERS, observing
+from gdt.programs.aliases import owners_of
 from gdt.programs.instruction import array_of
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
@@ -138,7 +139,8 @@ class Backward(NamedTuple):
 # By signature, what computes the gradients of the next call: `_recorded` for the second one, then
 # a `Backward`, or `_as_written` if the pass cannot be recorded.
 Compute = Callable[[GradientCall, Key, list[DistributedArray]], Gradients]
-BACKWARDS: Cache[Compute | Backward] = Cache(50_000)
+ENTRY_NBYTES = 50_000
+BACKWARDS: Cache[Compute | Backward] = Cache(ENTRY_NBYTES)
 
 
 def _as_program(call: GradientCall) -> Gradients:
@@ -180,7 +182,8 @@ def _recorded(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> G
     if not recorder.met_host:
         program = recorder.program(inputs, outputs, takes_list=True)
     BACKWARDS[key] = _as_written
-    if program is not None:
+    # Nobody frees what the cache holds: large constants would outlive their model in it.
+    if program is not None and _constant_nbytes(program) <= ENTRY_NBYTES:
         BACKWARDS[key] = Backward(
             program,
             [registers.index(r) for r in program.inputs],
@@ -189,6 +192,12 @@ def _recorded(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> G
             [n for n, a in enumerate(arrays) if a._is_passed],
         )
     return grads
+
+
+def _constant_nbytes(program: Program) -> int:
+    """Return the bytes of the memory that the constants of a program hold."""
+    owners = {id(x): x for value in program.constants.values() for x in owners_of(value)}
+    return sum(getattr(x, "nbytes", 0) for x in owners.values())
 
 
 def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArray]]:

@@ -11,6 +11,7 @@ import gdt
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.backward import BACKWARDS, Backward
+from gdt.backend.abstract import DEVICE
 from gdt.caches import BUDGET
 from gdt.observe import Observer, observing
 from gdt.sharding.mesh import Mesh
@@ -109,6 +110,20 @@ def test_nothing_is_kept_alive_by_a_signature_or_a_program() -> None:
             assert all(len(gc.get_referrers(b)) == 1 for b in blocks)
     finally:
         gc.enable()
+
+
+def test_a_pass_of_large_constants_is_not_kept() -> None:
+    gradient, before = gdt.grad(lambda x: gdt.sum(x[:-1])), DEVICE.now
+    mesh = gdt.create_mesh([("x", 2)], device_type="abstract")
+    for count, kept in ((100, 1), (100_000, 0)):
+        BACKWARDS.clear()
+        for _ in range(3):
+            x = gdt.ones(count, device=mesh)
+            gradient(x)
+        assert len(replayed()) == kept
+    del x
+    gc.collect()
+    assert DEVICE.now == before
 
 
 def test_observers_see_every_op_of_a_gradient() -> None:
