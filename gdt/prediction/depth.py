@@ -10,11 +10,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakSet
 
 from gdt.backend.abstract import DEVICE
 from gdt.errors import ArgumentError, error
+from gdt.nn.module import Module
 from gdt.prediction.machine import Machine
 from gdt.prediction.plans import Notes, ParallelPlan, shortest
 from gdt.prediction.pricing import Prediction, predict
@@ -42,57 +44,76 @@ def older_objects_frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-def predict_plan(
-    make_step: MakeStep, plan: ParallelPlan, machine: Machine
-) -> tuple[Prediction, Notes]:
-    """Return the prediction of a plan, and what the plan was asked for.
+# What a model may raise of whose blocks there are a few: one that takes them by number, or unpacks
+# them, or joins what all of them return.
+OF_FEWER_BLOCKS = (LookupError, ValueError, AssertionError)
 
-    Raises ArgumentError for a `make_step` that does not apply the plan to a model, or that returns
-    no step, and what `make_step` and its step raise with the whole model.
+
+@dataclass
+class PlanTracer:
+    """A tracer of the steps that `make_step` makes.
+
+    models: those that plans were applied to, while they are there.
     """
-    try:
-        found, notes = _traced(make_step, plan, machine, {})
-        if len(notes.counts) <= KINDS:
-            return _extended(make_step, plan, machine, notes.counts, {}, found), notes
-    except Exception:  # a model that takes its blocks by number needs them all
-        pass
-    return _traced(make_step, plan, machine, None)
 
+    make_step: MakeStep
+    machine: Machine
+    models: WeakSet[Module] = field(default_factory=WeakSet)
 
-def _traced(
-    make_step: MakeStep, plan: ParallelPlan, machine: Machine, lengths: dict[str, int] | None
-) -> tuple[Prediction, Notes]:
-    """Return the prediction with parts of these lengths; see `Notes`."""
-    gc.collect()
-    notes, before = Notes(lengths), DEVICE.now
-    step: Any = make_step(replace(plan, notes=notes))
-    if not callable(step):
-        problem = f"make_step has returned {step!r}"
-        raise error(ArgumentError, "plan", problem, remedy="Return a function without arguments.")
-    found = predict(step, machine=machine)
-    if not notes.shapes:
-        problem = "make_step has not applied the plan to a model"
-        raise error(ArgumentError, "plan", problem, remedy="Call plan.apply(model).")
-    return replace(found, state=found.state - before, peak=found.peak - before), notes
+    def predict(self, plan: ParallelPlan) -> tuple[Prediction, Notes]:
+        """Return the prediction of a plan, and what the plan was asked for.
 
+        Raises ArgumentError for a `make_step` that does not apply the plan to a new model, that
+        returns no step, or that makes it on another mesh; and what `make_step` and its step raise
+        with the whole model.
+        """
+        notes = Notes({}, models=self.models)
+        try:
+            found = self._traced(plan, notes)
+            if len(notes.counts) <= KINDS:
+                return self._extended(plan, notes.counts, {}, found), notes
+        except OF_FEWER_BLOCKS:
+            if not notes.counts:  # there were no fewer
+                raise
+        notes = Notes(models=self.models)
+        return self._traced(plan, notes), notes
 
-def _extended(
-    make_step: MakeStep,
-    plan: ParallelPlan,
-    machine: Machine,
-    counts: Mapping[str, int],
-    lengths: dict[str, int],
-    found: Prediction | None = None,
-) -> Prediction:
-    """Return the prediction with the parts of `counts` as often as that says, and the others with
-    their lengths. found: the prediction with all of them at their shortest, if it is there."""
-    if not counts:
-        return found or _traced(make_step, plan, machine, lengths)[0]
-    (name, count), *others = counts.items()
-    rest, short = dict(others), shortest(count)
-    few = _extended(make_step, plan, machine, rest, lengths | {name: short}, found)
-    more = _extended(make_step, plan, machine, rest, lengths | {name: short + 2})
-    return _on_the_line(few, more, (count - short) / 2)
+    def _traced(self, plan: ParallelPlan, notes: Notes) -> Prediction:
+        """Return the prediction with parts of the lengths of `notes`."""
+        gc.collect()
+        before = DEVICE.now
+        step: Any = self.make_step(replace(plan, notes=notes))
+        if not callable(step):
+            problem = f"make_step has returned {step!r}"
+            raise error(
+                ArgumentError, "plan", problem, remedy="Return a function without arguments."
+            )
+        found = predict(step, machine=self.machine)
+        if found.mesh is not plan.mesh:
+            problem = f"the step has run on {found.mesh}, and the plan is of {plan.mesh}"
+            remedy = "Make the model and its batch on plan.mesh."
+            raise error(ArgumentError, "plan", problem, remedy=remedy)
+        if not notes.shapes:
+            problem = "make_step has not applied the plan to a model"
+            raise error(ArgumentError, "plan", problem, remedy="Call plan.apply(model).")
+        return replace(found, state=found.state - before, peak=found.peak - before)
+
+    def _extended(
+        self,
+        plan: ParallelPlan,
+        counts: Mapping[str, int],
+        lengths: dict[str, int],
+        found: Prediction | None = None,
+    ) -> Prediction:
+        """Return the prediction with the parts of `counts` as often as that says, and the others
+        with their lengths. found: the prediction with all of them at their shortest, if known."""
+        if not counts:
+            return found or self._traced(plan, Notes(lengths, models=self.models))
+        (name, count), *others = counts.items()
+        rest, short = dict(others), shortest(count)
+        few = self._extended(plan, rest, lengths | {name: short}, found)
+        more = self._extended(plan, rest, lengths | {name: short + 2})
+        return _on_the_line(few, more, (count - short) / 2)
 
 
 def _on_the_line(few: Prediction, more: Prediction, times: float) -> Prediction:

@@ -68,6 +68,8 @@ class Facts:
         matrices = sum(n for name, n in sizes.items() if len(shapes[name]) > 1) or 1
         ways, splits = {"": Way()}, [dict[str, int]()]
         for way in WAYS:
+            if way == "cnn" and not self.notes.has_convolutions:
+                continue
             split = split_axes(way, shapes, self.plain.mesh)
             others = [
                 sum(n for name, n in sizes.items() if other.get(name) != split.get(name))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdt.arguments import checked
-from gdt.errors import ArgumentError, GdtError, OutOfMemoryError, error
-from gdt.prediction.depth import MakeStep, older_objects_frozen, predict_plan
+from gdt.errors import ArgumentError, OutOfMemoryError, error
+from gdt.prediction.depth import MakeStep, PlanTracer, older_objects_frozen
 from gdt.prediction.estimates import Estimate, Facts
 from gdt.prediction.machine import Machine
 from gdt.prediction.plans import AXES, BATCH_AXES, Notes, ParallelPlan, RankedPlans
@@ -58,7 +58,8 @@ def plan(
 
     Raises OutOfMemoryError where no plan fits, with the one that comes nearest; ArgumentError for
     fewer than one device, for a memory or a time limit that is negative, and for a `make_step` that
-    applies no plan; and what the step with FSDP raises.
+    applies no plan to a new model; and what the step with FSDP raises. What it raises with other
+    plans is in `refused` of the result.
 
     >>> def make_step(plan):
     ...     with gdt.default_mesh(plan.mesh):
@@ -83,7 +84,8 @@ def plan(
     if not time_limit >= 0:
         raise error(ArgumentError, f"time_limit is {time_limit}", remedy="Give seconds, 0 or more.")
     limit = MEMORY_SHARE * machine.memory if memory is None else memory
-    search = _PlanSearch(make_step, devices, machine, limit, time.monotonic() + time_limit)
+    tracer = PlanTracer(make_step, machine)
+    search = _PlanSearch(tracer, devices, limit, time.monotonic() + time_limit)
     with older_objects_frozen():
         return search.run()
 
@@ -92,16 +94,16 @@ def plan(
 class _PlanSearch:
     """The search for plans whose memory is at most `limit`.
 
-    found: the predictions of the plans that were traced. tries: how many plans were traced that
-    differ in micro-batches alone.
+    found: the predictions of the plans that were traced. refused: what others have raised. tries:
+    how many plans were traced that differ in micro-batches alone.
     """
 
-    make_step: MakeStep
+    tracer: PlanTracer
     devices: int
-    machine: Machine
     limit: float
     ends: float
     found: dict[ParallelPlan, Prediction] = field(default_factory=dict)
+    refused: dict[ParallelPlan, str] = field(default_factory=dict)
     tries: Counter[ParallelPlan] = field(default_factory=Counter)
 
     def run(self) -> RankedPlans:
@@ -120,19 +122,20 @@ class _PlanSearch:
         fitting = ranked(self._fitting())
         if not fitting:
             raise self._error(is_complete)
+        counts = len(estimates), len(self.found)
         seconds = time.monotonic() - began
-        return RankedPlans(fitting, len(estimates), len(self.found), seconds, is_complete)
+        return RankedPlans(fitting, *counts, seconds, is_complete, self.refused)
 
     def _facts(self) -> Facts:
         """Return what the steps with FSDP say."""
         mesh = create_mesh([("data", self.devices)], device_type="abstract")
         plan = ParallelPlan(mesh, ("data",), kept="all" if self.devices > 1 else "")
         again = replace(plan, checkpoint=True)
-        self.found[plan], notes = predict_plan(self.make_step, plan, self.machine)
+        self.found[plan], notes = self.tracer.predict(plan)
         if notes.can_checkpoint:
-            self.found[again], _ = predict_plan(self.make_step, again, self.machine)
+            self.found[again], _ = self.tracer.predict(again)
         plain = self.found[plan]
-        return Facts(self.machine, self.devices, notes, plain, self.found.get(again, plain))
+        return Facts(self.tracer.machine, self.devices, notes, plain, self.found.get(again, plain))
 
     def _queue(self, estimates: Mapping[ParallelPlan, Estimate]) -> list[ParallelPlan]:
         """Return the plans to trace, those first that fit by the estimate, the fastest of them
@@ -153,8 +156,10 @@ class _PlanSearch:
     def _trace(self, p: ParallelPlan, queue: list[ParallelPlan], notes: Notes) -> None:
         """Trace a plan; put it before all others with more micro-batches where that will fit."""
         try:
-            found, _ = predict_plan(self.make_step, p, self.machine)
-        except GdtError:  # such as of sizes that a layer cannot split
+            found, _ = self.tracer.predict(p)
+        except Exception as problem:  # a layer or the user refuses this plan, and others go on
+            first_line = str(problem).partition("\n")[0]
+            self.refused[p] = f"{type(problem).__name__}: {first_line}"
             return
         self.found[p] = found
         self.tries[_family(p)] += 1

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
+from weakref import WeakSet
 
 from gdt.arguments import checked
 from gdt.autodiff import functional
 from gdt.autodiff.checkpointed import checkpointed
 from gdt.autodiff.scanning import slices
-from gdt.errors import MeshError, ShapeError, error
+from gdt.errors import ArgumentError, MeshError, ShapeError, error
+from gdt.nn.convolution import Convolution
 from gdt.nn.layers import Sequential
 from gdt.nn.layout_map import OUTPUT, LayoutMap
 from gdt.nn.module import Module
@@ -42,7 +45,8 @@ class Notes:
     lengths: how often a part is run, by its name; a part without an entry at its shortest; None
     runs all. counts: how often parts that are shortened are repeated. shapes, itemsizes: of the
     parameters of the whole model. rows: of a batch. blocks: the lengths of the lists that can be
-    pipelined. can_checkpoint: whether the model has parts to run again.
+    pipelined. can_checkpoint: whether the model has parts to run again. has_convolutions: whether
+    it has layers whose channels can be split. models: those that plans were applied to.
     """
 
     lengths: dict[str, int] | None = None
@@ -52,6 +56,8 @@ class Notes:
     rows: int | None = None
     blocks: list[int] = field(default_factory=list)
     can_checkpoint: bool = False
+    has_convolutions: bool = False
+    models: WeakSet[Module] = field(default_factory=WeakSet)
 
     def length(self, name: str, count: int) -> int:
         """Return how often a part is run that is repeated `count` times."""
@@ -112,6 +118,8 @@ class ParallelPlan:
     @property
     def scheme(self) -> str:
         """The scheme in a few words: what is split."""
+        if self.mesh.size == 1:
+            return "one device"
         parts = [STATES[self.kept]] if self.batch_axes else []
         if self.features:
             parts.append(f"{'sequence and ' * self.sequence}features by {self.features}")
@@ -321,10 +329,16 @@ def _blocks(model: Module) -> Iterator[Place]:
 
 def _note_model(notes: Notes, model: Module) -> None:
     """Note the parameters of a model, and leave of blocks that are alike a few."""
+    if model in notes.models:
+        problem = "make_step has applied a plan to a model to which one was applied before"
+        raise error(ArgumentError, "plan", problem, remedy="Make a model in each call.")
+    notes.models.add(model)
     parameters = model.parameters()
     notes.shapes = {name: x.shape for name, x in parameters.items()}
     notes.itemsizes = {name: x.dtype.itemsize for name, x in parameters.items()}
     notes.can_checkpoint = bool(notes.blocks) or any(True for _ in _blocks(model))
+    modules = [model, *[place.value for place in places(model)]]
+    notes.has_convolutions = any(isinstance(module, Convolution) for module in modules)
     for number, block_places in enumerate(_lists(model)):
         blocks, kept = block_places[0].owner, []
         runs = itertools.groupby(blocks, lambda b: [*structure(b)] if isinstance(b, Module) else b)
@@ -345,6 +359,7 @@ class RankedPlans(Sequence[ParallelPlan]):
 
     considered: how many were compared by formulas. traced: how many of them were traced. seconds:
     how long the search took. is_complete: whether `time_limit` left it the time that it needed.
+    refused: what `make_step`, or its step, has raised for plans that were to be traced.
 
     >>> plans = gdt.prediction.RankedPlans([], considered=0, traced=0, seconds=0.0)
     >>> len(plans), plans.is_complete
@@ -358,10 +373,11 @@ class RankedPlans(Sequence[ParallelPlan]):
         traced: int,
         seconds: float,
         is_complete: bool = True,
+        refused: Mapping[ParallelPlan, str] | None = None,
     ) -> None:
         self._plans = [*plans]
         self.considered, self.traced, self.seconds = considered, traced, seconds
-        self.is_complete = is_complete
+        self.is_complete, self.refused = is_complete, dict(refused or {})
 
     @overload
     def __getitem__(self, n: int) -> ParallelPlan: ...
@@ -380,7 +396,9 @@ class RankedPlans(Sequence[ParallelPlan]):
         lines = ["  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)) for row in rows]
         cut = "" if self.is_complete else "; time_limit has ended the search"
         total = f"{self.traced} of {self.considered:,} plans traced in {self.seconds:.1f} s{cut}"
-        return "\n".join([*[line.rstrip() for line in lines], total])
+        reasons = Counter(self.refused.values())
+        lines += [total, *[f"refused by {n} plans: {reason}" for reason, n in reasons.items()]]
+        return "\n".join([line.rstrip() for line in lines])
 
 
 def _row(plan: ParallelPlan) -> list[str]:

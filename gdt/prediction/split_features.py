@@ -40,8 +40,12 @@ def split_features(
     if way in ("", "transformer"):
         model_axis = axis if way else None
         return layout_maps.transformer(mesh, model_axis, sequence=sequence, stage=stage)
-    if way != "shapes":
-        return {"mlp": layout_maps.mlp, "cnn": layout_maps.cnn}[way](mesh, axis)
+    if way == "cnn":
+        return layout_maps.cnn(mesh, axis)
+    if way == "mlp":  # convolutions and the like may be in its lists too
+        others = {name.rpartition(".")[0] for name, shape in shapes.items() if len(shape) > 2}
+        not_others = "".join(rf"(?!{re.escape(name)}\.)" for name in sorted(others))
+        return {f"{not_others}{p}": specs for p, specs in layout_maps.mlp(mesh, axis).items()}
     split = {
         n: tuple(axis if k == at else None for k in range(len(shapes[n])))
         for n, at in _by_shapes(shapes).items()

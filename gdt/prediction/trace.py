@@ -12,7 +12,7 @@ from gdt.array.array import DistributedArray
 from gdt.autodiff.checkpointed import calls_checkpointed
 from gdt.backend.abstract import DEVICE, AbstractArray, Work
 from gdt.errors import MeshError, error, line_of_user
-from gdt.observe import Collective, Observer, observing
+from gdt.observe import Collective, Observer, observing, observing_only
 from gdt.sharding.mesh import Mesh
 from gdt.state.trees import leaves
 
@@ -171,20 +171,27 @@ def trace(step: Callable[..., Any], *args: Any) -> Trace:
 
     Raises MeshError for a step that does not run on abstract devices.
     """
-    step(*args)
-    gc.collect()
-    before, tracer = DEVICE.now, Tracer()
-    with tracing(tracer):
+    with observing_only(), _listening(None):  # a prediction in a step is no part of that step
         step(*args)
+        gc.collect()
+        before, tracer = DEVICE.now, Tracer()
+        with tracing(tracer):
+            step(*args)
     return tracer.finished(before)
 
 
 @contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
     """Let a tracer be told of what ops, and abstract devices, do in this `with` statement."""
-    before, DEVICE.listener = DEVICE.listener, tracer
+    with _listening(tracer), observing(tracer):
+        yield
+
+
+@contextmanager
+def _listening(listener: Tracer | None) -> Iterator[None]:
+    """Let a tracer alone, or nobody, be told of what abstract devices do."""
+    before, DEVICE.listener = DEVICE.listener, listener
     try:
-        with observing(tracer):
-            yield
+        yield
     finally:
         DEVICE.listener = before

@@ -14,7 +14,8 @@ from examples import parallel_gpt
 from gdt import nn
 from gdt.errors import ArgumentError, GradientError, MeshError, OutOfMemoryError, ShapeError
 from gdt.prediction import ParallelPlan, Prediction, RankedPlans, planning
-from gdt.prediction.depth import predict_plan
+from gdt.prediction.depth import PlanTracer
+from gdt.prediction.estimates import Facts
 
 MakeStep = Callable[[ParallelPlan], Callable[[], Any]]
 
@@ -58,16 +59,14 @@ class NumberedNetwork(Network):
         return x
 
 
-def of_network(
-    size: int, rows: int, count: int = 1, model_class: type[Network] = Network
-) -> MakeStep:
-    """Return the function that makes the training step of a network."""
+def of_model(make_model: Callable[[], nn.Module], shape: tuple[int, ...]) -> MakeStep:
+    """Return the function that makes the training step of a model, for x of ones of a shape."""
 
     def make_step(plan: ParallelPlan) -> Callable[[], Any]:
         with gdt.default_mesh(plan.mesh):
-            model = plan.apply(model_class(size, count))
+            model = plan.apply(make_model())
         optimizer = gdt.optim.Adam(1e-3).init(model)
-        x = gdt.ones((rows, size), "float32", layout=plan.batch_layout(2))
+        x = gdt.ones(shape, "float32", layout=plan.batch_layout(len(shape)))
         evaluated = plan.value_and_grad(lambda model, x: gdt.mean(model(x) ** 2))
 
         def step() -> Any:
@@ -78,6 +77,13 @@ def of_network(
         return step
 
     return make_step
+
+
+def of_network(
+    size: int, rows: int, count: int = 1, model_class: type[Network] = Network
+) -> MakeStep:
+    """Return the function that makes the training step of a network."""
+    return of_model(lambda: model_class(size, count), (rows, size))
 
 
 def of_gpt(size: parallel_gpt.Size, pipelined: bool = False) -> MakeStep:
@@ -194,6 +200,31 @@ def test_plans_are_shown_as_a_table(plans: RankedPlans) -> None:
     assert plans.is_complete and "time_limit" not in lines[-1]
 
 
+def convolution(size: int, key: int = 0) -> nn.Module:
+    return nn.Conv2D(size, 3, padding="same", input_channels=4, key=key)
+
+
+LAYERS: dict[str, tuple[Callable[[], list[nn.Module]], set[str]]] = {
+    "dense": (lambda: [nn.Dense(4, 64, key=0), nn.Dense(64, 4, key=1)], {"", "mlp"}),
+    "convolutions": (lambda: [convolution(4, key=n) for n in range(2)], {"", "cnn"}),
+    "both": (
+        lambda: [convolution(8), nn.Flatten(), nn.Dense(512, 1024, key=0), nn.Dense(1024, 99)],
+        {"", "mlp", "cnn"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_features_are_split_in_the_ways_of_the_layers(name: str) -> None:
+    make_layers, ways = LAYERS[name]
+    make_step = of_model(lambda: nn.Sequential(*make_layers()), (16, 8, 8, 4))
+    tracer = PlanTracer(make_step, machine(FAST, FAST))
+    mesh = gdt.create_mesh([("data", 2), ("model", 2)], device_type="abstract")
+    for way in ways:
+        found, notes = tracer.predict(ParallelPlan(mesh, ("data",), way))
+    assert Facts(tracer.machine, 4, notes, found, found).ways.keys() == ways
+
+
 @pytest.mark.networks_full
 def test_175_billion_parameters_have_their_features_split_inside_of_hosts() -> None:
     size = parallel_gpt.Size(96, 12_288, 96, 51_200, 2_048, 1_024)
@@ -242,7 +273,7 @@ def test_a_gpt_under_a_plan_sends_the_predicted_bytes(name: str) -> None:
     sizes, choices = GPT_PLANS[name]
     mesh = gdt.create_mesh([*sizes.items()], device_type="abstract")
     plan, make_step = ParallelPlan(mesh, ("data",), **choices), of_gpt(GPT)
-    found, _ = predict_plan(make_step, plan, machine(FAST, FAST))
+    found, _ = PlanTracer(make_step, machine(FAST, FAST)).predict(plan)
     loss = runs_as_predicted(make_step, replace(plan, prediction=found))
     alone = make_step(ParallelPlan(gdt.create_mesh([("data", 1)])))
     assert loss == pytest.approx([float(alone()) for _ in range(3)][-1], rel=1e-4)
@@ -255,7 +286,7 @@ def test_a_pipeline_is_planned_where_blocks_can_be_stages() -> None:
     mesh = gdt.create_mesh([("stage", 2), ("data", 2)], device_type="abstract")
     plan = ParallelPlan(mesh, ("data",), kept="all", checkpoint=True, micro_batches=4)
     assert plan.scheme == "FSDP, pipeline"
-    found, _ = predict_plan(make_step, plan, of_machine)
+    found, _ = PlanTracer(make_step, of_machine).predict(plan)
     runs_as_predicted(make_step, replace(plan, prediction=found))
 
 
@@ -322,7 +353,7 @@ def test_random_layouts_beat_no_plan_by_more_than_a_tenth(name: str, count: int)
     best = gdt.plan(make_step, 8, machine=of_machine, time_limit=600)[0]
     rng, ratios = np.random.default_rng(0), []
     for seed in range(count):
-        found, _ = predict_plan(make_step, random_plan(best, rng, seed), of_machine)
+        found, _ = PlanTracer(make_step, of_machine).predict(random_plan(best, rng, seed))
         if found.peak <= planning.MEMORY_SHARE * of_machine.memory:
             ratios.append(found.seconds / best.prediction.seconds)
     print(f"{name}: the fastest of {len(ratios)} takes {min(ratios):.3f} times the plan's seconds")
@@ -339,8 +370,8 @@ def test_a_deep_model_is_predicted_from_a_few_of_its_blocks(kept: str) -> None:
     numbered, network = (
         of_network(1024, 1 << 15, 8, model_class) for model_class in (NumberedNetwork, Network)
     )
-    whole, _ = predict_plan(numbered, plan, machine(FAST, FAST))
-    found, notes = predict_plan(network, plan, machine(FAST, FAST))
+    whole, _ = PlanTracer(numbered, machine(FAST, FAST)).predict(plan)
+    found, notes = PlanTracer(network, machine(FAST, FAST)).predict(plan)
     assert notes.counts == {"list 0, run 0": 8, "micro-batches": 8}
     assert found.bytes == pytest.approx(whole.bytes)
     assert found.collectives == whole.collectives
@@ -411,6 +442,53 @@ def test_the_error_of_a_step_is_the_users() -> None:
 
     with pytest.raises(GradientError, match="mine"):
         gdt.plan(make_step, 2, machine=machine(FAST, FAST))
+
+
+def test_plans_that_a_step_refuses_are_named() -> None:
+    def make_step(plan: ParallelPlan) -> Callable[[], Any]:
+        if plan.count("model") == 2:
+            raise RuntimeError("not by two")
+        return of_network(1024, 8)(plan)
+
+    plans = gdt.plan(make_step, 2, machine=machine(FAST, FAST))
+    assert {p.mesh.axis_names for p in plans.refused} == {("model",)}
+    assert all(p.mesh.axis_names == ("data",) for p in plans)
+    count = len(plans.refused)
+    assert str(plans).splitlines()[-1] == f"refused by {count} plans: RuntimeError: not by two"
+
+
+def test_a_model_is_made_in_each_call() -> None:
+    models: list[nn.Module] = []
+
+    def make_step(plan: ParallelPlan) -> Callable[[], Any]:
+        with gdt.default_mesh(plan.mesh):
+            models[:] = models or [Network(16, 1)]
+        return of_model(lambda: models[0], (8, 16))(plan)
+
+    with pytest.raises(ArgumentError, match="to a model to which one was applied before"):
+        gdt.plan(make_step, 2, machine=machine(FAST, FAST))
+
+
+def test_a_step_on_another_mesh_is_refused() -> None:
+    mesh = gdt.create_mesh([("data", 2)], device_type="abstract")
+    with pytest.raises(
+        ArgumentError, match=r"run on Mesh\(data=2\), and the plan is of Mesh\(data=8"
+    ):
+        gdt.plan(lambda plan: SMALL(plan.on(mesh)), 8, machine=machine(FAST, FAST))
+
+
+def test_the_error_of_a_step_is_raised_at_once() -> None:
+    """With the whole model, it is made once more where blocks were left out alone."""
+    for count, known, calls in ((1, ValueError, 1), (8, ValueError, 2), (8, RuntimeError, 1)):
+        made = []
+
+        def make_step(plan: ParallelPlan, count: int = count, kind: type = known) -> Any:
+            made.append(of_network(16, 8, count)(plan))  # noqa: B023
+            raise kind("mine")
+
+        with pytest.raises(known, match="mine"):
+            gdt.plan(make_step, 2, machine=machine(FAST, FAST))
+        assert len(made) == calls
 
 
 def test_links_say_which_axes_a_mesh_may_have() -> None:

@@ -83,6 +83,22 @@ def test_a_failing_step_leaves_no_listener() -> None:
     assert DEVICE.listener is None
 
 
+def test_a_prediction_in_a_step_is_no_part_of_it() -> None:
+    step, other = data_parallel(64), data_parallel(8)
+    step(), step()  # has recorded its backward pass
+
+    def nested() -> None:
+        step()
+        gdt.predict(other, machine=MACHINE)
+
+    alone, found = (gdt.predict(f, machine=MACHINE) for f in (step, nested))
+    assert [op.name for op in found.ops] == [op.name for op in alone.ops]
+    assert (found.seconds, found.bytes, found.peak) == (alone.seconds, alone.bytes, alone.peak)
+    with gdt.count_collectives() as counter:
+        gdt.predict(step, machine=MACHINE)
+    assert len(counter) == 0
+
+
 def test_scaling_is_shown_beside_measurements() -> None:
     found = gdt.predict_scaling(data_parallel, [8, 64], machine=MACHINE, measured={64: 1.0})
     assert found.predictions[64].products == pytest.approx(found.predictions[8].products / 8)
