@@ -29,21 +29,6 @@ LINEAR = (
 )  # fmt: skip
 
 
-@contextmanager
-def older_objects_frozen() -> Iterator[None]:
-    """Let `gc.collect`, of which a trace needs two, look in this `with` statement at the objects
-    alone that are made in it: it takes a quarter of a second where a program has a million."""
-    if gc.get_freeze_count():  # the program has frozen some, and unfreezes none
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 # What a model may raise of whose blocks there are a few: one that takes them by number, or unpacks
 # them, or joins what all of them return.
 OF_FEWER_BLOCKS = (LookupError, ValueError, AssertionError)
@@ -53,12 +38,26 @@ OF_FEWER_BLOCKS = (LookupError, ValueError, AssertionError)
 class PlanTracer:
     """A tracer of the steps that `make_step` makes.
 
-    models: those that plans were applied to, while they are there.
+    models: those that plans were applied to, while they are there. freezes: whether what is older
+    than a trace is frozen.
     """
 
     make_step: MakeStep
     machine: Machine
     models: WeakSet[Module] = field(default_factory=WeakSet)
+    freezes: bool = False
+
+    @contextmanager
+    def older_objects_frozen(self) -> Iterator[None]:
+        """Let `gc.collect`, of which a trace needs two, look at the objects of that trace alone in
+        this `with` statement: it takes a quarter of a second where a program has a million."""
+        self.freezes = not gc.get_freeze_count()  # what the program has frozen stays so
+        try:
+            yield
+        finally:
+            if self.freezes:
+                gc.unfreeze()
+            self.freezes = False
 
     def predict(self, plan: ParallelPlan) -> tuple[Prediction, Notes]:
         """Return the prediction of a plan, and what the plan was asked for.
@@ -81,6 +80,8 @@ class PlanTracer:
     def _traced(self, plan: ParallelPlan, notes: Notes) -> Prediction:
         """Return the prediction with parts of the lengths of `notes`."""
         gc.collect()
+        if self.freezes:
+            gc.freeze()
         before = DEVICE.now
         step: Any = self.make_step(replace(plan, notes=notes))
         if not callable(step):

@@ -12,7 +12,7 @@ from typing import Any
 
 from gdt.arguments import checked
 from gdt.errors import ArgumentError, OutOfMemoryError, error
-from gdt.prediction.depth import MakeStep, PlanTracer, older_objects_frozen
+from gdt.prediction.depth import MakeStep, PlanTracer
 from gdt.prediction.estimates import Estimate, Facts
 from gdt.prediction.machine import Machine
 from gdt.prediction.plans import AXES, BATCH_AXES, Notes, ParallelPlan, RankedPlans
@@ -86,7 +86,7 @@ def plan(
     limit = MEMORY_SHARE * machine.memory if memory is None else memory
     tracer = PlanTracer(make_step, machine)
     search = _PlanSearch(tracer, devices, limit, time.monotonic() + time_limit)
-    with older_objects_frozen():
+    with tracer.older_objects_frozen():
         return search.run()
 
 
