@@ -31,7 +31,8 @@ from gdt.optim.runs import SMALL
 from gdt.sharding.mesh import Mesh
 from gdt.testing import meshes
 from tests.needs import skip
-from tests.ops.test_ops import check_all, mesh_id
+from tests.ops.test_ops import check, mesh_id
+from tests.samples import SAMPLES
 
 compiled = pytest.mark.usefixtures("compiled_loops")
 
@@ -412,7 +413,8 @@ def test_a_number_where_a_loop_takes_an_array() -> None:
 def test_ops_without_loops(name: str, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llvm, "WANTED", False)
     monkeypatch.setattr(Loop, "_compile", None)
-    check_all(name, mesh, limit=2, gradients=1, second=0)
+    for n in range(len(SAMPLES[name])):
+        check(name, n, mesh, limit=2, gradients=1, second=0)
 
 
 # ---------------------------------------------------------------- with numba and without
