@@ -106,7 +106,7 @@ def trained_on_one() -> tuple[list[float], dict[str, np.ndarray]]:
 @pytest.mark.parametrize(("dims", "kept"), MESHES, ids=str)
 @pytest.mark.parametrize(
     ("steps", "apart"),
-    [pytest.param(100, False, marks=pytest.mark.networks_full), (6, False), (4, True)],
+    [pytest.param(100, False, marks=pytest.mark.networks_full), (3, False), (2, True)],
 )
 def test_steps_are_those_of_one_device_on_every_mesh(dims, kept, steps, apart) -> None:
     check_steps(dims, kept, steps, apart)

@@ -23,7 +23,7 @@ from .launch import ROOT, command, ended, environment, mpiexec, results, start
 COUNTS = [1, 2, 4]  # processes for eight devices
 STEPS, BATCH = 3, 32  # a step is recorded in the second call of its kind, and replayed in the third
 RELATIVE = 1e-5  # of losses: sums are added in another order
-EVERY = 9  # of the samples of ops
+EVERY = 9  # of the ops
 EVERY_PAIR = 5  # of layouts
 
 
