@@ -159,7 +159,10 @@ class Module(Compilable, Displayed):
                 f"{type(self).__name__}.load",
                 "the state does not fit the module\n  " + "\n  ".join(wrong),
             )
-        arrays = {n: asarray(v, layout=array_slots[n].value.layout) for n, v in values.items()}
+        # Copies, since a later write into an array of `state` is none of this module.
+        arrays = {
+            n: asarray(v, layout=array_slots[n].value.layout, copy=True) for n, v in values.items()
+        }
         for name, slot in array_slots.items():
             slot.owner[slot.key] = arrays[name]
         return self

@@ -261,6 +261,15 @@ def test_load_moves_values_to_the_modules_own_layouts() -> None:
     target.load({name: value.numpy() for name, value in source.state().items()})
 
 
+def test_a_module_shares_no_array_with_the_state_that_it_loads() -> None:
+    source, target = nn.Dense(3, 2, key=0), nn.Dense(3, 2, key=1)
+    arrays = {name: x.numpy().copy() for name, x in source.state().items()}
+    for state in (source.state(), arrays):
+        weight = target.load(state).weight.numpy()
+        state["weight"][0, 0] = 99.0
+        np.testing.assert_array_equal(target.weight.numpy(), weight)
+
+
 def test_load_lists_every_mismatch_and_changes_nothing() -> None:
     model = Net(MESHES[1])
     state: dict[str, Any] = dict(model.state())
