@@ -19,7 +19,7 @@ from gdt.nn.initializers import Initializer
 from gdt.nn.module import Home, Module
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
-from gdt.ops.movement import relayout
+from gdt.ops.movement import copy, relayout
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.default_mesh import get_default_mesh
@@ -89,7 +89,9 @@ def stacked_rows(arrays: Sequence[DistributedArray], layout: Layout) -> Distribu
             return relayout(reshape(make(array_type.shape, array_type.layout), shape), layout)
         own = layout.delete([0])
         rows = [relayout(x, own) if (y := moved_unmade(x, own)) is None else y for x in arrays]
-        return relayout(stack(rows), layout)
+        out = relayout(stack(rows), layout)
+        # The rows of a device are a view of all of them, which would be kept.
+        return out if layout.dims[0] == () else copy(out)
 
     return made_when_read(array_type, make)
 

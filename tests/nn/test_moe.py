@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import re
 
@@ -11,6 +12,7 @@ import pytest
 
 import gdt
 from gdt import nn
+from gdt.backend.abstract import DEVICE
 from gdt.errors import ArgumentError, LayoutError, ShapeError
 from gdt.nn.functions.rows_of_groups import add_to_rows_of_groups, rows_of_groups
 from gdt.testing import Sample, check_mesh, check_rule
@@ -279,3 +281,15 @@ def test_rows_of_groups_on_every_layout(rng, dims) -> None:
     ):
         check_mesh(op, sample, mesh)
         check_rule(op, sample, mesh)
+
+
+def test_a_device_holds_the_arrays_of_its_own_experts_alone() -> None:
+    mesh = gdt.create_mesh({"expert": 4}, device_type="abstract")
+    layouts = nn.layout_maps.transformer(mesh, model=None, expert="expert")
+    with gdt.default_mesh(mesh), layouts.scope():
+        layer = nn.MoE(EXPERTS, 1024, size=64, use_bias=False)
+    before = DEVICE.now
+    weights = layer.up_weight, layer.down_weight
+    made = sum(block.nbytes for w in weights for block in w.blocks)
+    gc.collect()
+    assert made == 2 * 4 * 64 * 1024 and abs(DEVICE.now - before - made) < 0.01 * made
