@@ -1,28 +1,35 @@
-"""The tables of docs/prediction.md: a GPT of 175 billion parameters, and published runs.
+"""The tables of docs/prediction.md: large models at full depth, and published runs.
 
-    python -m bench.predictions [published | SCHEME ...]
+    python -m bench.predictions [published | NAME ...]
 
-prints what four schemes of parallel training take on 1,024 A100 by `gdt.predict`, and how far the
-closed form lies from published runs; with a name that part alone.
+prints what steps take by `gdt.predict`, and how far the closed form lies from published runs; with
+names those parts alone. The steps are of a GPT of 175 billion parameters under four schemes on
+1,024 A100, of Llama 3 with 405 billion on 16,384 H100, and of GLaM with 1.2 trillion on 512 H100;
+`traced` is the time of a processor for the first step, without and with its prediction, and
+`memory` what this process then takes beyond its imports: the most of all names so far.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
+import time
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import gdt
+from bench import large_models
 from bench.launch import launch
 from bench.schemes import WIDE, Scheme, training
-from gdt.prediction import Prediction, TransformerStep
+from gdt.prediction import TransformerStep
 from gdt.prediction import machine as machines
 from gdt.prediction.pricing import size_text
 
 PUBLISHED = Path(machines.__file__).parent / "published.json"
-TF32 = {"float32": 156e12}  # FLOP/s of an A100
+A100 = gdt.Machine.named("a100-80gb", flops={"float32": 156e12})  # in TF32
+H100 = gdt.Machine.named("h100-80gb", flops={"float32": 494e12})
 SIZE = WIDE._replace(layers=96, batch=1024)
 SCHEMES = {
     "data 128 x tensor 8": Scheme(128, tensor=8, is_checkpointed=True),
@@ -32,22 +39,31 @@ SCHEMES = {
 }
 
 
-def prediction(name: str) -> Prediction:
-    """Return the prediction of a scheme."""
-    machine = gdt.Machine.named("a100-80gb", flops=TF32)
-    step, _model, _optimizer = training(SCHEMES[name], SIZE, "abstract")
-    return gdt.predict(step, machine=machine)
+MODELS = {"Llama 3 405B": large_models.llama, "GLaM 1.2T": large_models.glam}
 
 
-def print_schemes(names: list[str]) -> None:
-    """Print the predictions of schemes, in Markdown."""
-    print("| | seconds | MFU | sent by a device | peak of a device | fits |")
-    print("|---|---:|---:|---:|---:|---|")
+def print_steps(names: list[str]) -> None:
+    """Print the predictions of steps, in Markdown."""
+    print("| | seconds | MFU | sent by a device | peak | fits | traced, s | memory |")
+    print("|---|---:|---:|---:|---:|---|---:|---:|")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name in names:
-        p = prediction(name)
+        began = time.process_time()
+        if name in SCHEMES:
+            step, machine = training(SCHEMES[name], SIZE, "abstract")[0], A100
+        else:
+            step, machine = MODELS[name](), H100
+        step()
+        first = time.process_time() - began
+        p = gdt.predict(step, machine=machine)
+        seconds = time.process_time() - began
         sent, fits = size_text(sum(p.bytes.values())), "yes" if p.fits else "no"
-        peak = size_text(p.peak)
-        print(f"| {name} | {p.seconds:.3g} | {p.mfu:.1%} | {sent} | {peak} | {fits} |", flush=True)
+        memory = size_text(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+        print(
+            f"| {name} | {p.seconds:.3g} | {p.mfu:.1%} | {sent} | {size_text(p.peak)} | {fits} "
+            f"| {first:.1f}; {seconds:.1f} | {memory} |",
+            flush=True,
+        )
 
 
 def figure_of(run: dict[str, Any], **changes: Any) -> float:
@@ -79,12 +95,12 @@ def print_published() -> None:
 
 
 def main() -> None:
-    names = sys.argv[1:] or [*SCHEMES, "published"]
-    if unknown := [name for name in names if name not in {*SCHEMES, "published"}]:
-        known = ", ".join([*SCHEMES, "published"])
-        sys.exit(f"Nothing is named {', '.join(unknown)}; the names are {known}.")
-    if schemes := [name for name in names if name in SCHEMES]:
-        print_schemes(schemes)
+    known = [*SCHEMES, *MODELS, "published"]
+    names = sys.argv[1:] or known
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"Nothing is named {', '.join(unknown)}; the names are {', '.join(known)}.")
+    if steps := [name for name in names if name != "published"]:
+        print_steps(steps)
     if "published" in names:
         print_published()
 

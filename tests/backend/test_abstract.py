@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gdt
+from bench import large_models
 from examples import parallel_gpt
 from gdt import nn
 from gdt.array.registry import FUNCTIONS
@@ -262,43 +263,12 @@ def test_an_abstract_mesh_is_interned_and_written_as_text() -> None:
 # ---------------------------------------------------------------- scale
 
 
-class Layer(nn.Module):
-    """A layer of Llama 3: grouped queries, SwiGLU."""
-
-    def __init__(self, size: int, hidden: int, heads: int, key_heads: int) -> None:
-        self.norm1, self.norm2 = nn.RMSNorm(size), nn.RMSNorm(size)
-        self.attention = nn.MultiHeadAttention(
-            heads, size, key_heads=key_heads, causal=True, rotary=True, use_bias=False
-        )
-        self.gate = nn.Dense(size, hidden, activation="silu", use_bias=False)
-        self.up = nn.Dense(size, hidden, use_bias=False)
-        self.down = nn.Dense(hidden, size, use_bias=False)
-
-    def __call__(self, x: Any) -> Any:
-        x = x + self.attention(self.norm1(x))
-        y = self.norm2(x)
-        return x + self.down(self.gate(y) * self.up(y))
-
-
-class Llama(nn.Module):
-    def __init__(self, layers: int, size: int, hidden: int, heads: int, vocabulary: int) -> None:
-        self.tokens = nn.Embedding(vocabulary, size)
-        self.blocks = [gdt.checkpointed(Layer(size, hidden, heads, 8)) for _ in range(layers)]
-        self.norm = nn.RMSNorm(size)
-
-    def __call__(self, tokens: Any) -> Any:
-        x = self.tokens(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.tokens.logits(self.norm(x))
-
-
-def test_a_step_of_llama_on_16384_devices_takes_seconds() -> None:
-    """Of the widths of the model of 405 billion parameters, at 6 of its 126 layers."""
-    mesh = gdt.create_mesh({"data": 2048, "model": 8}, device_type="abstract")
+@pytest.mark.parametrize("make_step", [large_models.llama, large_models.glam])
+def test_a_step_of_a_large_model_takes_seconds(
+    make_step: Callable[[int], large_models.Step],
+) -> None:
+    """Of the widths of 405 billion parameters on 16,384 devices, and of 1.2 trillion with experts
+    on 512, at 6 of their layers."""
     began = time.process_time()
-    with gdt.default_mesh(mesh):
-        model = Llama(6, 16384, 53248, 128, 128256)
-    nn.layout_maps.transformer(mesh, data="data", sequence=True).apply(model)
-    step_of(model, gdt.Layout(["data", None], mesh), 2048, 8192)()
+    make_step(6)()
     assert time.process_time() - began < 10
