@@ -18,6 +18,19 @@ from .test_compiled import disassembled
 
 PROBES = """#include "ptx.cuh"
 #define PROBE extern "C" __global__ void
+PROBE bfloat16(const float* x, uint16_t* out) {
+  out[threadIdx.x] = ptx::to_bfloat16(x[threadIdx.x]).bits;
+}
+PROBE words(const uint4* x, uint4* out) {
+  const uint4 y = x[threadIdx.x];
+  const uint32_t four[4] = {y.x, y.y, y.z, y.w};
+  ptx::store_words(out + threadIdx.x, four);
+}
+PROBE two_words(const uint2* x, uint2* out) {
+  const uint32_t two[2] = {x[threadIdx.x].x, x[threadIdx.x].y};
+  ptx::store_words(out + threadIdx.x, two);
+}
+#if __CUDA_ARCH__ >= 900
 PROBE zero_fill(const uint4* x, int bytes, uint4* out) {
   __shared__ uint4 tile[32];
   ptx::copy_async_16(tile + threadIdx.x, x + threadIdx.x, bytes);
@@ -27,9 +40,6 @@ PROBE zero_fill(const uint4* x, int bytes, uint4* out) {
 PROBE tf32(const float* x, unsigned* out) { out[threadIdx.x] = ptx::to_tf32(x[threadIdx.x]); }
 PROBE half(const float* x, uint16_t* out) {
   out[threadIdx.x] = ptx::to_half(x[threadIdx.x]).bits;
-}
-PROBE bfloat16(const float* x, uint16_t* out) {
-  out[threadIdx.x] = ptx::to_bfloat16(x[threadIdx.x]).bits;
 }
 PROBE half_pair(const float2* x, unsigned* out) {
   out[threadIdx.x] = ptx::to_pair(x[threadIdx.x].x, x[threadIdx.x].y, half_t());
@@ -67,6 +77,30 @@ PROBE barrier(int parity, int* out) {
   ptx::barrier_arrive(&barrier), ptx::barrier_wait(&barrier, parity);
   out[threadIdx.x] = 1;
 }
+PROBE two_copies(const uint4* x, uint4* out) {
+  __shared__ uint4 tile[64];
+  ptx::copy_async_16(tile + threadIdx.x, x + threadIdx.x, 16), ptx::copy_async_commit();
+  ptx::copy_async_16(tile + threadIdx.x + 32, x + threadIdx.x + 32, 16), ptx::copy_async_commit();
+  ptx::copy_async_wait<1>(), __syncthreads();
+  out[threadIdx.x] = tile[threadIdx.x ^ 1];
+}
+PROBE copied_tile(const __grid_constant__ TensorMap map, int c0, int c1, int c2, int bytes) {
+  GDT_DYNAMIC_SHARED(tile);
+  __shared__ uint64_t barrier;
+  ptx::barrier_arrive_expecting(&barrier, bytes);
+  ptx::copy_tile(tile, &map, &barrier, c0, c1, c2);
+}
+PROBE group_products(uint64_t a, uint64_t b, int keep, float* out) {
+  float d[64], e[64];
+  ptx::warpgroup_fence();
+  ptx::multiply_tiles<false, false>(d, a, b, keep, half_t()), ptx::warpgroup_commit();
+  ptx::multiply_tiles<false, false>(e, a, b, 1, half_t()), ptx::warpgroup_commit();
+  ptx::warpgroup_wait<1>();
+  for (int i = 0; i < 64; i++) out[threadIdx.x * 64 + i] = d[i];
+  ptx::warpgroup_finish(e);
+  for (int i = 0; i < 64; i++) out[threadIdx.x * 64 + i] += e[i];
+}
+#endif
 """
 NARROW = r"LDG\.E (R\d+),.*F2FP\.{}\.F32\.PACK_AB (R\d+), RZ, \1 .*STG\.E\.U16 .*, \2 ;"
 PAIR = r"LDG\.E\.64 R(\d+),.*PACK_AB R\d+, R(\d+), R\1\b"
@@ -76,6 +110,7 @@ PRODUCT = (
     r"(?=.*LDG\.E\.64 (R\d+),)(?=.*?LDG\.E\.128 (R\d+),)(?=.*LDG\.E\.128 (R\d+),)"
     r".*{} (R\d+), \2, \1, \3 .*STG\.E\.128 .*, \4 ;"
 )
+OLD = "sm_75"  # without conversions to bfloat16
 FACTS = {  # by probe: what its machine code must match, in the order of instructions
     # The bytes that are left out are the lowest bits of the address; a predicate tells of none.
     "zero_fill": r"IADD3 \S+, -R(\d+)\S*, 0x10, .*LOP3\.LUT \S+ \S+ 0xf,"
@@ -84,6 +119,10 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     "tf32": r"\|R\d+\|, \+INF.*IADD.*LOP3\.LUT \S+ \S+ 0xffffe000",
     "half": NARROW.format("F16"),
     "bfloat16": NARROW.format("BF16"),
+    f"bfloat16 of {OLD}": r"SHF\S* (R\d+), RZ, 0x10, (R\d+) .*LOP3\.LUT (R\d+), \1, 0x1, .*"
+    r"IADD3 (R\d+), \2, 0x7fff, \3 .*SHF\S* (R\d+), RZ, 0x10, \4 .*SEL R\d+, \5, 0x7fff, !P",
+    "words": r"LDG\.E\.128 (R\d+), .*STG\.E\.128 .*, \1 ;",
+    "two_words": r"LDG\.E\.64 (R\d+), .*STG\.E\.64 .*, \1 ;",
     "half_pair": PAIR.replace("PACK_AB", r"F2FP\.F16\.F32\.PACK_AB"),
     "bfloat16_pair": PAIR.replace("PACK_AB", r"F2FP\.BF16\.F32\.PACK_AB"),
     "power": r"^(?!.*FMUL).*LDG\.E (R\d+),.*MUFU\.EX2 R\d+, \1 ;",
@@ -95,12 +134,22 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     # Barriers are seen by copies after a fence of their own, and a wait tries again.
     "barrier": r"SYNCS\.EXCH.*MEMBAR.*FENCE\.VIEW\.ASYNC.*SYNCS\.ARRIVE"
     r".*(\.L_x_\d+):[^:]*TRYWAIT (P\d), .*@!\2 BRA `\(\1\) ;",
+    "two_copies": r"(LDGSTS\S* .*LDGDEPBAR ;.*){2}DEPBAR\.LE SB0, 0x1 ;",
+    # Neighbouring registers: the place in shared memory, the barrier, and three coordinates.
+    "copied_tile": r"(?=.*ULDC\.64 UR10, c\[0x0\]\[0x2c0\] ;)"
+    r"(?=.*ULDC\.64 UR12, c\[0x0\]\[0x2c8\] ;)"
+    r".* (R\d+), RZ, RZ, UR13 ;.*SYNCS\.ARRIVE\.TRANS64 RZ, \[UR9\], \1 ;.*UTMALDG\.3D \[UR8\],",
+    "group_products": r"UISETP\.NE\S* (UP\d), .*HGMMA\S* (R\d+), gdesc\[UR\d+\], \2, \1, gsb0 ;"
+    r".*HGMMA.*DEPBAR\.LE gsb0, 0x1 ;",
 }
 PLANTED = [  # a probe, and the text that is wrong
     ("zero_fill", ", 16, %2;", ", 16;"),
     ("tf32", "cvt.rna.tf32.f32", "mov.b32"),
     ("half", "cvt.rn.f16.f32", "cvt.rz.f16.f32"),
     ("bfloat16", "cvt.rn.bf16.f32", "cvt.rz.bf16.f32"),
+    (f"bfloat16 of {OLD}", "(x + 0x7fff + (x >> 16 & 1)) >> 16", "(x + 0x8000) >> 16"),
+    ("words", "{%1,%2,%3,%4};", "{%1,%3,%2,%4};"),
+    ("two_words", "v2.b32 [%0], {%1,%2};", "v2.b32 [%0], {%2,%1};"),
     ("half_pair", "cvt.rn.f16x2.f32 %0, %1, %2;", "cvt.rn.f16x2.f32 %0, %2, %1;"),
     ("bfloat16_pair", "cvt.rn.bf16x2.f32 %0, %1, %2;", "cvt.rn.bf16x2.f32 %0, %2, %1;"),
     ("power", "ex2.approx.ftz.f32", "ex2.approx.f32"),
@@ -111,18 +160,24 @@ PLANTED = [  # a probe, and the text that is wrong
     ("tf32_product", "{%4,%5,%6,%7}", "{%5,%4,%6,%7}"),
     ("barrier", "@!over bra AGAIN_%=;", ""),
     ("barrier", "fence.proxy.async.shared::cta;", ""),
+    ("two_copies", "cp.async.commit_group;", ""),
+    ("two_copies", "wait_group %0;", "wait_group 2;"),
+    ("copied_tile", "{%3, %4, %5}", "{%4, %3, %5}"),
+    ("copied_tile", "arrive.expect_tx.shared::cta.b64 _,", "expect_tx.relaxed.cta.shared::cta.b64"),
+    ("group_products", "setp.ne.b32 p,", "setp.eq.b32 p,"),
+    ("group_products", "wgmma.wait_group.sync.aligned %0", "wgmma.wait_group.sync.aligned 2"),
 ]
 
 
 def machine_code(header: str) -> dict[str, str]:
     """The instructions of each probe, in one line."""
-    options = [f"-arch={ARCH}", *compiler.BASE_OPTIONS]
-    code, _, log = nvrtc().compile("probes.cu", PROBES, {"ptx.cuh": header}, options, [])
-    texts = disassembled(compiler.Cubin(code, {}, log))
-    return {
-        name: " ".join(re.sub(r"/\*[0-9a-fx]+\*/", "", text).split())
-        for name, text in texts.items()
-    }
+    codes = {}
+    for arch, of in ((ARCH, ""), (OLD, f" of {OLD}")):
+        options = [f"-arch={arch}", *compiler.BASE_OPTIONS]
+        code, _, log = nvrtc().compile("probes.cu", PROBES, {"ptx.cuh": header}, options, [])
+        for name, text in disassembled(compiler.Cubin(code, {}, log)).items():
+            codes[name + of] = " ".join(re.sub(r"/\*[0-9a-fx]+\*/", "", text).split())
+    return codes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,6 +191,7 @@ def test_each_primitive_is_the_machine_code_that_it_stands_for() -> None:
         assert re.search(fact, codes[probe]), f"{probe}: {codes[probe]}"
 
 
+@pytest.mark.kernels_full
 @pytest.mark.parametrize(("probe", "right", "wrong"), PLANTED)
 def test_a_wrong_text_is_found(probe: str, right: str, wrong: str) -> None:
     header = sources.read_source("ptx.cuh")
