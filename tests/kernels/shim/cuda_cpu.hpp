@@ -76,7 +76,7 @@ struct Meeting {
   const char* op;
   Slot slot[2][32];
 };
-struct Options { int order, async_mode, fresh_fibers; uint64_t seed; };
+struct Options { int order, async_mode, fresh_fibers; uint64_t seed, blocks; };  // blocks: 0 for all of them
 struct SharedArray { void* start; uint64_t block; };  // the block that last used it
 // Where threads that synchronise meet in TSan's eyes: addresses, never read.
 struct Edges { char block[2], warp[WARPS], group[GROUPS][2]; };
@@ -331,7 +331,8 @@ NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const uns
   IF_TSAN(runtime.main_tsan = __tsan_get_current_fiber();)
   runtime.kernel = kernel, runtime.arguments = arguments;
   release(&launch_edge);
-  for (uint64_t i = 0; i < blocks && !runtime.failed; i++) {
+  const uint64_t count = options->blocks ? options->blocks : blocks;
+  for (uint64_t i = 0; i < count && !runtime.failed; i++) {
     const uint64_t at = options->order == REVERSE ? blocks - 1 - i : options->order == RANDOM ? (i + options->seed) % blocks : i;
     blockIdx = {(unsigned)(at % grid[0]), (unsigned)(at / grid[0] % grid[1]), (unsigned)(at / ((uint64_t)grid[0] * grid[1]))};
     start_block();

@@ -161,7 +161,7 @@ class CpuRunner:
         arguments = runner.check(call, self.folder)
         signature = sources.parameters(call.instance, self.folder)
         schedule = ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, seed
-        packed, roots = pack(call, signature, arguments, struct.pack("iiiQ", *schedule))
+        packed, roots = pack(call, signature, arguments, struct.pack("iiiQQ", *schedule, 0))
         after, message = self._execute(packed)
         if message:
             raise LaunchError(f"{call.instance}: {message}")
