@@ -168,6 +168,16 @@ def test_moments_of_large_offsets_keep_their_digits(shape: tuple[int, int, int])
     assert np.abs(variance[0] / want - 1).max() < 1e-4
 
 
+@pytest.mark.parametrize("inner", [1, 8])
+def test_an_infinity_is_the_mean_of_its_channel(inner: int) -> None:
+    x = np.zeros((16, 2, inner), np.float32)
+    x[0, 1, 0] = np.inf  # the first element of a thread, which others are not subtracted from
+    merged, variance = empty((1, 3, 2), "float32"), empty((1, 2), "float32")
+    Execute()(launches.bn_moments(x, merged, variance, None, empty))
+    assert merged[0, 1].tolist() == [0, np.inf]
+    assert variance[0, 0] == 0 and np.isnan(variance[0, 1])
+
+
 def test_nan_passes_the_normalisation() -> None:
     x = np.array([[np.nan, -1, 2], [-3, np.nan, 4]], np.float32).reshape(2, 3, 1)
     mean, rstd = np.zeros(3, np.float32), np.ones(3, np.float32)

@@ -238,6 +238,15 @@ def test_label_out_of_range_sets_the_flag_and_reads_nothing(label: int, noted: i
     assert not gradient[[2, 4, 6]].any()
 
 
+def test_a_label_out_of_range_is_noted_by_its_row_of_all_items() -> None:
+    logits, labels = np.zeros((2, 5, 3), np.float32), np.zeros((2, 5), np.int32)
+    labels[1, 2] = 4
+    loss, lse = (garbage((2, 5), logits.dtype) for _ in range(2))
+    flag = np.full(1, 2**64 - 1, np.uint64)
+    Execute()(launches.softmax_ce(logits, labels, loss, lse, None, flag, mesh_ndim=1))
+    assert divmod(int(flag[0]), 2**32) == (5 + 2, 4)
+
+
 def test_two_labels_out_of_range_do_not_race_for_the_flag() -> None:
     logits, labels = np.zeros((9, 3), np.float32), np.zeros(9, np.int32)
     labels[[1, 8]] = 3, 4  # in different blocks
