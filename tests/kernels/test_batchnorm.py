@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,18 @@ def test_moments_of_large_offsets_keep_their_digits(shape: tuple[int, int, int])
     Execute()(launches.bn_moments(x, merged, variance, None, empty))
     want = x.astype(np.float64).var((0, 2))
     assert np.abs(variance[0] / want - 1).max() < 1e-4
+
+
+@FULL
+def test_a_thread_with_many_equal_elements_makes_no_negative_variance() -> None:
+    """After 10^4 sums square - sum^2 / n has no correct digit, perhaps not even its sign."""
+    x = np.full((1, 1, 256 * 16384), 1.8, np.float32)
+    x[0, 0, : 256 * 4] = 0  # the first pack of each thread
+    merged = empty((1, 3, 1), "float32")
+    first, *_ = launches.bn_moments(x, merged, None, None, empty)
+    parts = next(a for a in first.arguments if getattr(a, "shape", ())[2:] == (3, 1))
+    Execute()([replace(first, grid=(1, 1, 1))])
+    assert parts[0, 0, 2] >= 0
 
 
 @pytest.mark.parametrize("inner", [1, 8])
