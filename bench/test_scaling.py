@@ -1,7 +1,9 @@
 """Benchmarks of strong scaling (the same work on p devices) and weak scaling (p times the work)."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import gdt
 from bench.gdt_steps import trainer_on
+from bench.predicted import machine_of
 from bench.workloads import MNIST
 
 pytest_plugins = ["gdt.benchmark.plugin"]
@@ -74,15 +77,31 @@ WORKLOADS = {
 }
 
 
+@cache
+def host(devices: int) -> gdt.Machine:
+    """Return what so many devices of this host reach, as calls say that are no workloads."""
+    return machine_of(devices, time.perf_counter)
+
+
+def facts(scaling, workload: str, factor: int) -> dict[str, Any]:
+    """Return the call of a workload, and what is known of it: of devices of the host that have a
+    block each, its predicted seconds too."""
+    mesh, make = scaling.mesh, WORKLOADS[workload]
+    work, predicted = make(mesh, factor), None
+    if mesh.device_kind == "cpu" and 1 < mesh.size == len(mesh.blocks):
+        abstract = gdt.create_mesh([("x", mesh.size)], device_type="abstract")
+        step = make(abstract, factor).call
+        predicted = gdt.predict(step, machine=host(mesh.size)).seconds
+    scaling.workload = workload
+    known = {"flops": work.flops, "memory_bytes": work.memory_bytes, "predicted": predicted}
+    return {"function": work.call, **known}
+
+
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_strong(scaling, workload):
-    work = WORKLOADS[workload](scaling.mesh, 1)
-    scaling.workload = workload
-    scaling.strong(work.call, flops=work.flops, memory_bytes=work.memory_bytes)
+    scaling.strong(**facts(scaling, workload, 1))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_weak(scaling, workload):
-    work = WORKLOADS[workload](scaling.mesh, scaling.mesh.size)
-    scaling.workload = workload
-    scaling.weak(work.call, flops=work.flops, memory_bytes=work.memory_bytes)
+    scaling.weak(**facts(scaling, workload, scaling.mesh.size))

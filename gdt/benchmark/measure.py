@@ -88,6 +88,7 @@ def measure(
     workload: str,
     flops: float | None = None,
     memory_bytes: float | None = None,
+    predicted: float | None = None,
     info: Mapping[str, Any] | None = None,
     one: OneDevice | None = None,
 ) -> Any:
@@ -100,6 +101,8 @@ def measure(
     flops, memory_bytes: floating-point operations, and bytes that memory reads and writes at least,
         in one call on all devices together; with them the report shows fractions of the machine's
         rates.
+    predicted: the seconds of a call, as `gdt.predict` has them of the same on an abstract mesh,
+        which the report shows beside the measured ones.
     info: more entries of the benchmark's `extra_info`.
     one: the same on one device, which is measured in turns with this; without it the report has no
         efficiency.
@@ -130,6 +133,7 @@ def measure(
         collectives=dict(counter.by_kind),
         flops=flops,
         memory_bytes=memory_bytes,
+        predicted=predicted,
     )
     benchmark.extra_info.update(info or {})
     return benchmark(call) if one is None else in_turns(benchmark, call, one)

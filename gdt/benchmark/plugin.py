@@ -50,7 +50,8 @@ class Scaling:
     def strong(self, function: Callable[..., Any], *args: Any, **facts: Any) -> Any:
         """Time `function(*args)`, whose work is the same on any number of devices.
 
-        facts: `flops` and `memory_bytes` of one call; see `gdt.benchmark.measure`.
+        facts: `flops`, `memory_bytes` and `predicted` seconds of one call; see
+        `gdt.benchmark.measure`.
         """
         return self._measure("strong", function, args, facts)
 

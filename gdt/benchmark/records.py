@@ -21,6 +21,7 @@ class Record:
 
     kind, workload, devices, ...: as `gdt.benchmark.measure` records them; a benchmark that was not
     measured with it has the kind `""`. sent_bytes: the bytes that all devices send in one call.
+    predicted: the seconds of a call that were predicted.
     ratio: of the times on one device to the times of this, measured in turns; 1 on one device, and
     None where they were not.
     """
@@ -39,6 +40,7 @@ class Record:
     sent_bytes: int = 0
     flops: float | None = None
     memory_bytes: float | None = None
+    predicted: float | None = None
     ratio: Median | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
@@ -180,6 +182,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {  # fields of a Record in `extra_info`, 
     "sent_bytes": (int,),
     "flops": (int, float),
     "memory_bytes": (int, float),
+    "predicted": (int, float),
 }
 
 
@@ -187,7 +190,7 @@ def _checked(
     path: Path, name: str, key: str, types: tuple[type, ...], value: Any, least: float = 1
 ) -> Any:
     """Return `value`, or raise BenchmarkError if its type or range is wrong."""
-    least = 0 if key == "sent_bytes" else least
+    least = 0 if key in ("sent_bytes", "predicted") else least
     if type(value) not in types or (types != (str,) and not least <= value < math.inf):
         raise _damaged(path, f"is damaged: {key} of {name} is {value!r}")
     return value

@@ -84,25 +84,30 @@ def section(run: BenchmarkRun, kind: str, limits: Limits) -> tuple[Section | Non
     ), notices
 
 
-HEADINGS = ["workload", "devices", "p", "time", "spread", "speed-up", "efficiency", "ideal"]
-HEADINGS += ["of ideal", "interval", "sent", "of matmul", "of copy"]
+HEADINGS = ["workload", "devices", "p", "time", "predicted", "spread", "speed-up", "efficiency"]
+HEADINGS += ["ideal", "of ideal", "interval", "sent", "of matmul", "of copy"]
 NOTE = (
-    "time: median; spread: interquartile range / median; interval: of the median of the ideal; "
-    f"noise: an interval wider than {NOISY:.0%} of its median; sent: bytes between all devices in "
-    "one call; of matmul, of copy: rate of arithmetic and of memory traffic, as fractions of the "
-    "limits (more than 100 % of a copy where caches hold the data)"
+    "time: median; predicted: by gdt.predict; spread: interquartile range / median; interval: of "
+    f"the median of the ideal; noise: an interval wider than {NOISY:.0%} of its median; sent: "
+    "bytes between all devices in one call; of matmul, of copy: rate of arithmetic and of memory "
+    "traffic, as fractions of the limits (more than 100 % of a copy where caches hold the data)"
 )
 
 
 def table(workloads: dict[str, Series], limits: Limits) -> Table:
-    """Return the table with one line for each measurement."""
+    """Return the table with one line for each measurement; it has a column of predictions if there
+    are any."""
     rows = []
     for workload, series in workloads.items():
         first = True
         for place, points in series.items():
             rows += _rows(workload if first else "", place, points, limits)
             first = False
-    return Table("", HEADINGS, rows, labels=2, note=NOTE, keys=3)
+    headings, at = [*HEADINGS], HEADINGS.index("predicted")
+    if all(row.cells[at] == "–" for row in rows):
+        rows = [row._replace(cells=[*row.cells[:at], *row.cells[at + 1 :]]) for row in rows]
+        del headings[at]
+    return Table("", headings, rows, labels=2, note=NOTE, keys=3)
 
 
 def _rows(workload: str, place: str, points: Sequence[Point], limits: Limits) -> list[Row]:
@@ -116,6 +121,7 @@ def _rows(workload: str, place: str, points: Sequence[Point], limits: Limits) ->
             place if i == 0 else "",
             str(r.devices),
             time_text(r.median),
+            "–" if r.predicted is None else time_text(r.predicted),
             percent(r.spread),
             three_digits(point.speed_up),
             percent(point.efficiency),

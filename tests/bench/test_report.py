@@ -99,6 +99,24 @@ def test_weak_scaling_is_the_textbooks(saved):
     assert [q.ideal_time for q in points] == pytest.approx([8, 16, 32])
 
 
+def test_predictions_are_beside_measurements(saved):
+    def headings_and_cells(predicted):
+        entries = [
+            scaling_entry("strong", p, t, blocks=p, predicted=predicted if p == 2 else None)
+            for p, t in ((1, 8.0), (2, 5.0), (4, 4.0))
+        ]
+        run = saved(entries)
+        table = scaling.table(points_of(run, "strong")[0], limits_of(run))
+        return table.headings, [row.cells for row in table.rows]
+
+    headings, cells = headings_and_cells(4.0)
+    at = headings.index("predicted")
+    assert headings[at - 1] == "time"
+    assert [c[at - 1 : at + 1] for c in cells[-2:]] == [["5.00 s", "4.00 s"], ["4.00 s", "–"]]
+    headings, cells = headings_and_cells(None)
+    assert "predicted" not in headings and {len(c) for c in cells} == {len(headings)}
+
+
 @pytest.mark.parametrize(("blocks", "ideal"), [(4, 1.0), (1, 0.25)])
 def test_gpus_of_their_own_should_be_fully_efficient(saved, blocks, ideal):
     entries = [
