@@ -1,14 +1,13 @@
 // Batch normalisation: local moments, their merge, and the passes of forward and backward.
 //
 //   rstd = 1 / sqrt(variance + eps)
-//   xhat = (x - mean) rstd
-//   y    = xhat scale + offset
+//   y    = (x - mean) rstd scale + offset, which is xhat where scale is 1 and offset 0
 //   dx   = rstd scale (dy - (sum(dy) + xhat sum(dy xhat)) / count)
 //
 // Arguments. x, y, dy, dx: (items..., outer, channels, inner), contiguous per item: images in
-// channel order have inner = height * width, features and channels-last images inner = 1. mean,
-// rstd, scale, offset: (items..., channels), with strides of their own; scale and offset may be
-// null (1 and 0). `valid`: (items), the number of indices of `outer` that are not padding, or null.
+// channel order have inner = height * width, features and channels-last images inner = 1. xhat is
+// as x. mean, variance, scale, offset: (items..., channels), with strides of their own; scale and
+// offset may be null (1 and 0). `valid`: (items), the number of indices of `outer` that are not padding, or null.
 // Statistics have the type A: float32, or float64 for float64 data.
 //
 // bn_moments and bn_sums cut the data into `splits` and store one part for each: (items, splits, 3
@@ -230,12 +229,12 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
   }
 }
 
-// parts: (items, splits, 3, channels); merged: (items, 3, channels); variance, rstd: (items,
-// channels). Any may be null.
+// parts: (items, splits, 3, channels); merged: (items, 3, channels); variance: (items, channels).
+// Either may be null.
 template <typename A>
 __global__ void __launch_bounds__(THREADS)
-    bn_merge(const A* __restrict__ parts, int splits, int channels, A eps, A* __restrict__ merged,
-             A* __restrict__ variance, A* __restrict__ rstd) {
+    bn_merge(const A* __restrict__ parts, int splits, int channels, A* __restrict__ merged,
+             A* __restrict__ variance) {
   GDT_SHARED(Moments<A>, scratch, [1][THREADS]);
   const int c = blockIdx.x * blockDim.x + threadIdx.x, item = blockIdx.y;
   const A* from = parts + static_cast<long long>(item) * splits * 3 * channels + c;
@@ -250,17 +249,15 @@ __global__ void __launch_bounds__(THREADS)
   const Moments<A>& m = state[0];
   A* to = merged + static_cast<long long>(item) * 3 * channels + c;
   if (merged) to[0] = m.count, to[channels] = m.mean, to[2 * channels] = m.m2;
-  const long long at = static_cast<long long>(item) * channels + c;
-  if (variance) variance[at] = m.m2 / m.count;
-  if (rstd) rstd[at] = A(1) / sqrt(m.m2 / m.count + eps);
+  if (variance) variance[static_cast<long long>(item) * channels + c] = m.m2 / m.count;
 }
 
 template <typename T, typename A, typename Over>
 __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
     bn_apply(const T* __restrict__ x, Strides x_strides, const A* __restrict__ mean,
-             const A* __restrict__ rstd, Strides mean_strides, const A* __restrict__ scale,
+             const A* __restrict__ variance, Strides mean_strides, const A* __restrict__ scale,
              const A* __restrict__ bias, Strides scale_strides, T* __restrict__ y, Axes axes,
-             int outer, int channels, int inner) {
+             int outer, int channels, int inner, A eps) {
   typedef typename Over::template Of<T> Of;
   constexpr int SLOTS = Of::SLOTS;
   const int item = blockIdx.z;
@@ -274,7 +271,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
   for (int i = 0; i < SLOTS; i++) {
     const int c = of.has(i) ? of.channel(i) : 0;
     centre[i] = mean[at_mean + c];
-    factor[i] = rstd[at_mean + c] * (scale ? scale[at_scale + c] : A(1));
+    factor[i] = A(1) / sqrt(variance[at_mean + c] + eps) * (scale ? scale[at_scale + c] : A(1));
     addend[i] = bias ? bias[at_scale + c] : A(0);
   }
   walk_rows<Over, T>(of, outer, [&](auto walk) {
@@ -292,23 +289,18 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
 
 template <typename T, typename A, typename Over>
 __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
-    bn_sums(const T* __restrict__ x, Strides x_strides, const T* __restrict__ dy,
-            Strides dy_strides, const A* __restrict__ mean, const A* __restrict__ rstd,
-            Strides mean_strides, const int* __restrict__ valid, A* __restrict__ parts, Axes axes,
+    bn_sums(const T* __restrict__ xhat, Strides xhat_strides, const T* __restrict__ dy,
+            Strides dy_strides, const int* __restrict__ valid, A* __restrict__ parts, Axes axes,
             int outer, int channels, int inner) {
   typedef typename Over::template Of<T> Of;
   constexpr int SLOTS = Of::SLOTS;
   const int item = blockIdx.z, rows = valid ? valid[item] : outer;
-  const T *from = x + offset(item, axes, x_strides), *given = dy + offset(item, axes, dy_strides);
-  const long long at_mean = offset(item, axes, mean_strides);
+  const T *from = xhat + offset(item, axes, xhat_strides),
+          *given = dy + offset(item, axes, dy_strides);
   const Of of(channels, inner, aligned<T>(from, given));
-  A centre[SLOTS];
   Sums<A> sums[SLOTS];
 #pragma unroll
-  for (int i = 0; i < SLOTS; i++) {
-    centre[i] = mean[at_mean + (of.has(i) ? of.channel(i) : 0)];
-    sums[i] = {A(0), A(0)};
-  }
+  for (int i = 0; i < SLOTS; i++) sums[i] = {A(0), A(0)};
   walk_rows<Over, T>(of, rows, [&](auto walk) {
     traverse<2, T>(
         walk, [&](long long at) { return read_pair(walk, from + at, given + at); },
@@ -317,7 +309,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
           for (int k = 0; k < decltype(walk)::WIDTH; k++) {
             const A g = A(widen(pair.second.of[k]));
             sums[k % SLOTS].dy += g;
-            sums[k % SLOTS].dy_xhat += g * (A(widen(pair.first.of[k])) - centre[k % SLOTS]);
+            sums[k % SLOTS].dy_xhat += g * A(widen(pair.first.of[k]));
           }
         });
   });
@@ -328,7 +320,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
     if (!of.has(i)) continue;
     const int c = of.channel(i);
     part[c] = sums[i].dy;
-    part[channels + c] = sums[i].dy_xhat * rstd[at_mean + c];
+    part[channels + c] = sums[i].dy_xhat;
   }
 }
 
@@ -336,30 +328,29 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
 // writes it.
 template <typename T, typename A, typename Over>
 __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
-    bn_backward(const T* __restrict__ x, Strides x_strides, const T* __restrict__ dy,
-                Strides dy_strides, const A* __restrict__ mean, const A* __restrict__ rstd,
-                Strides mean_strides, const A* __restrict__ scale, Strides scale_strides,
-                const A* __restrict__ sums, Strides sums_strides, const A* __restrict__ count,
-                Strides count_strides, T* __restrict__ dx, Axes axes, int outer, int channels,
-                int inner) {
+    bn_backward(const T* __restrict__ xhat, Strides xhat_strides, const T* __restrict__ dy,
+                Strides dy_strides, const A* __restrict__ variance, Strides variance_strides,
+                const A* __restrict__ scale, Strides scale_strides, const A* __restrict__ sums,
+                Strides sums_strides, const A* __restrict__ count, Strides count_strides,
+                T* __restrict__ dx, Axes axes, int outer, int channels, int inner, A eps) {
   typedef typename Over::template Of<T> Of;
   constexpr int SLOTS = Of::SLOTS;
   const int item = blockIdx.z;
-  const T *from = x + offset(item, axes, x_strides), *given = dy + offset(item, axes, dy_strides);
+  const T *from = xhat + offset(item, axes, xhat_strides),
+          *given = dy + offset(item, axes, dy_strides);
   T* to = dx + static_cast<long long>(item) * outer * channels * inner;
-  const long long at_mean = offset(item, axes, mean_strides),
+  const long long at_variance = offset(item, axes, variance_strides),
                   at_scale = offset(item, axes, scale_strides);
   const A *total = sums + offset(item, axes, sums_strides),
           *n = count + offset(item, axes, count_strides);
   const Of of(channels, inner, aligned<T>(from, to) && misalignment(given) == 0);
-  A centre[SLOTS], factor[SLOTS], slope[SLOTS], addend[SLOTS];
+  A factor[SLOTS], slope[SLOTS], addend[SLOTS];
 #pragma unroll
   for (int i = 0; i < SLOTS; i++) {
     const int c = of.has(i) ? of.channel(i) : 0;
-    const A r = rstd[at_mean + c], inverse = A(1) / n[c];
-    centre[i] = mean[at_mean + c];
-    factor[i] = r * (scale ? scale[at_scale + c] : A(1));
-    slope[i] = r * total[channels + c] * inverse;
+    const A inverse = A(1) / n[c];
+    factor[i] = A(1) / sqrt(variance[at_variance + c] + eps) * (scale ? scale[at_scale + c] : A(1));
+    slope[i] = total[channels + c] * inverse;
     addend[i] = total[c] * inverse;
   }
   walk_rows<Over, T>(of, outer, [&](auto walk) {
@@ -369,9 +360,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
 #pragma unroll
           for (int k = 0; k < decltype(walk)::WIDTH; k++) {
             const int i = k % SLOTS;
-            const A distance = A(widen(pair.first.of[k])) - centre[i];
+            const A normal = A(widen(pair.first.of[k]));
             pair.first.of[k] = narrow<T>(
-                factor[i] * (A(widen(pair.second.of[k])) - addend[i] - distance * slope[i]));
+                factor[i] * (A(widen(pair.second.of[k])) - addend[i] - normal * slope[i]));
           }
           walk.write(to + at, pair.first);
         });

@@ -235,19 +235,18 @@ class Bench:
         rows, channels = case.shape
         x = self._normal(rows, channels, 1)
         merged = self._full(1, 1, 3, channels)
-        variance, rstd = (self._full(1, 1, channels) for _ in range(2))
         if case.kernel.endswith("moments"):
-            return launches.bn_moments(x, merged, variance, rstd, self._empty)
-        mean, rstd = self._full(0, channels), self._full(1, channels)
+            return launches.bn_moments(x, merged, self._full(1, 1, channels), self._empty)
+        mean, variance = self._full(0, channels), self._full(1, channels)
         y = self.xp.empty_like(x)
         if case.kernel.endswith("apply"):
-            return launches.bn_apply(x, mean, rstd, None, None, y)
+            return launches.bn_apply(x, mean, variance, None, None, y, eps=1e-5)
         sums, count = self._full(0, 1, 2, channels), self._full(rows, channels)
         totals = sums.reshape(2, channels)
         dy = self._normal(rows, channels, 1)
         return [
-            *launches.bn_sums(x, dy, mean, rstd, sums, self._empty),
-            *launches.bn_backward(x, dy, mean, rstd, None, totals, count, y),
+            *launches.bn_sums(x, dy, sums, self._empty),
+            *launches.bn_backward(x, dy, variance, None, totals, count, y, eps=1e-5),
         ]
 
     def _cross_entropy(self, case: Case) -> list[KernelCall]:

@@ -77,16 +77,17 @@ def check_forward_and_backward(
     bias = normal(rng, (*channel_leading, channels), wide.name) if affine == "both" else None
 
     moments = empty((items, 3, channels), wide)
-    execute(launches.bn_moments(x, moments, None, None, empty, valid=valid, mesh_ndim=depth))
+    execute(launches.bn_moments(x, moments, None, empty, valid=valid, mesh_ndim=depth))
     gathered = moments.reshape(items // groups, groups, 3, channels).swapaxes(0, 1).copy()
     merged = empty((groups, 3, channels), wide)
-    variance, rstd = empty((groups, channels), wide), empty((groups, channels), wide)
-    execute(launches.bn_merge(gathered, merged, variance, rstd, EPS))
+    variance = empty((groups, channels), wide)
+    execute(launches.bn_merge(gathered, merged, variance))
     mean = np.ascontiguousarray(merged[:, 1]).reshape(*channel_leading, channels)
     count = np.ascontiguousarray(merged[:, 0]).reshape(*channel_leading, channels)
-    rstd = rstd.reshape(*channel_leading, channels)
+    variance = variance.reshape(*channel_leading, channels)
+    rstd = 1 / np.sqrt(variance.astype(np.float64) + EPS)
     y = garbage(x.shape, x.dtype)
-    execute(launches.bn_apply(x, mean, rstd, scale, bias, y, mesh_ndim=depth))
+    execute(launches.bn_apply(x, mean, variance, scale, bias, y, eps=EPS, mesh_ndim=depth))
 
     mask = (np.arange(outer) < valid[:, None]).reshape(*data_leading, outer, 1, 1)
     axes = ((0,) if depth else ()) + (depth, depth + 2)
@@ -107,11 +108,13 @@ def check_forward_and_backward(
     largest = float(
         np.abs(normalised).max(initial=1) * (1 if scale is None else np.abs(scale).max() + 1)
     )
-    assert_close(rstd, 1 / np.sqrt(f8(variance).reshape(rstd.shape) + EPS), dtype, 1)
     assert_close(y, raw, dtype, 1, 4 * largest)
 
     sums = empty((items, 2, channels), wide)
-    execute(launches.bn_sums(x, dy, mean, rstd, sums, empty, valid=valid, mesh_ndim=depth))
+    xhat = normal(rng, x.shape, dtype, misaligned in ("x", "both"))
+    xhat[...] = normalised
+    normalised = f8(xhat)
+    execute(launches.bn_sums(xhat, dy, sums, empty, valid=valid, mesh_ndim=depth))
     g = f8(dy)
     local = np.stack([(g * mask).sum((-3, -1)), (g * normalised * mask).sum((-3, -1))], -2)
     assert_close(sums.reshape(local.shape), local, dtype, outer * inner, 4 * largest)
@@ -119,7 +122,9 @@ def check_forward_and_backward(
     if depth:
         total = total.sum(0, keepdims=True, dtype=wide)
     dx = garbage(x.shape, x.dtype)
-    execute(launches.bn_backward(x, dy, mean, rstd, scale, total, count, dx, mesh_ndim=depth))
+    execute(
+        launches.bn_backward(xhat, dy, variance, scale, total, count, dx, eps=EPS, mesh_ndim=depth)
+    )
     first, second = f8(total)[..., 0, None, :, None], f8(total)[..., 1, None, :, None]
     want = (
         spread(rstd)
@@ -164,7 +169,7 @@ def test_moments_of_large_offsets_keep_their_digits(shape: tuple[int, int, int])
     x[0, :, 0] += 300  # the first element of a thread is far from all others
     channels = shape[1]
     merged, variance = empty((1, 3, channels), "float32"), empty((1, channels), "float32")
-    Execute()(launches.bn_moments(x, merged, variance, None, empty))
+    Execute()(launches.bn_moments(x, merged, variance, empty))
     want = x.astype(np.float64).var((0, 2))
     assert np.abs(variance[0] / want - 1).max() < 1e-4
 
@@ -175,7 +180,7 @@ def test_a_thread_with_many_equal_elements_makes_no_negative_variance() -> None:
     x = np.full((1, 1, 256 * 16384), 1.8, np.float32)
     x[0, 0, : 256 * 4] = 0  # the first pack of each thread
     merged = empty((1, 3, 1), "float32")
-    first, *_ = launches.bn_moments(x, merged, None, None, empty)
+    first, *_ = launches.bn_moments(x, merged, None, empty)
     parts = next(a for a in first.arguments if getattr(a, "shape", ())[2:] == (3, 1))
     Execute()([replace(first, grid=(1, 1, 1))])
     assert parts[0, 0, 2] >= 0
@@ -186,22 +191,22 @@ def test_an_infinity_is_the_mean_of_its_channel(inner: int) -> None:
     x = np.zeros((16, 2, inner), np.float32)
     x[0, 1, 0] = np.inf  # the first element of a thread, which others are not subtracted from
     merged, variance = empty((1, 3, 2), "float32"), empty((1, 2), "float32")
-    Execute()(launches.bn_moments(x, merged, variance, None, empty))
+    Execute()(launches.bn_moments(x, merged, variance, empty))
     assert merged[0, 1].tolist() == [0, np.inf]
     assert variance[0, 0] == 0 and np.isnan(variance[0, 1])
 
 
 def test_nan_passes_the_normalisation() -> None:
     x = np.array([[np.nan, -1, 2], [-3, np.nan, 4]], np.float32).reshape(2, 3, 1)
-    mean, rstd = np.zeros(3, np.float32), np.ones(3, np.float32)
+    mean, variance = np.zeros(3, np.float32), np.ones(3, np.float32)
     y = garbage(x.shape, x.dtype)
-    Execute()(launches.bn_apply(x, mean, rstd, None, None, y))
+    Execute()(launches.bn_apply(x, mean, variance, None, None, y, eps=0.0))
     np.testing.assert_array_equal(y, x)
 
 
 def test_empty_batches_have_empty_moments() -> None:
     x = np.zeros((0, 3, 4), np.float32)
     merged = garbage((1, 3, 3), x.dtype)
-    Execute()(launches.bn_moments(x, merged, None, None, empty))
+    Execute()(launches.bn_moments(x, merged, None, empty))
     assert not merged.any()
-    assert launches.bn_moments(np.zeros((4, 0, 4), np.float32), None, None, None, empty) == []
+    assert launches.bn_moments(np.zeros((4, 0, 4), np.float32), None, None, empty) == []

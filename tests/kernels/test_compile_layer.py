@@ -164,15 +164,15 @@ TOO_LARGE: dict[str, Callable[[], Any]] = {
     "places": lambda: launches.arg_reduce(
         "Max", huge(1, OVER, 1), None, huge(1, 1, dtype="int64"), scratch),
     "moments": lambda: launches.bn_moments(
-        huge(OVER, 2, 1), huge(1, 3, 2), None, None, scratch),
+        huge(OVER, 2, 1), huge(1, 3, 2), None, scratch),
     "normalisation": lambda: launches.bn_apply(
-        huge(OVER // 2, 2, 1), huge(2), huge(2), None, None, huge(OVER // 2, 2, 1)),
+        huge(OVER // 2, 2, 1), huge(2), huge(2), None, None, huge(OVER // 2, 2, 1), eps=0.0),
     "classes": lambda: launches.softmax_ce(
         huge(1, OVER), huge(1, dtype="int32"), huge(1), huge(1), None, KEY),
     "rows of logits": lambda: launches.softmax_ce(
         huge(OVER, 2), huge(OVER, dtype="int32"), huge(OVER), huge(OVER), None, KEY),
     "normalisation of nearly as many": lambda: launches.bn_apply(
-        huge(NEARLY, 1, 1), huge(1), huge(1), None, None, huge(NEARLY, 1, 1)),
+        huge(NEARLY, 1, 1), huge(1), huge(1), None, None, huge(NEARLY, 1, 1), eps=0.0),
     "nearly as many classes": lambda: launches.softmax_ce_gradient(
         huge(1, NEARLY), huge(1, dtype="int32"), huge(1), huge(1), huge(1, NEARLY), total=NEARLY),
     "matmul": lambda: launches.matmul(huge(OVER, 2), huge(2, 2), huge(OVER, 2), scratch),

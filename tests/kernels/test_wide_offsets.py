@@ -108,8 +108,8 @@ def loss_and_gradient(folder: Path | None) -> None:
 def normalized(folder: Path | None) -> None:
     x, y = (sparse((3, FEW, MANY // 2, 1)) for _ in range(2))  # an item may have 2^31 elements
     x[-1, -1, -1] = 3
-    mean, rstd = np.ones((1, MANY // 2), SINGLE), np.full((1, MANY // 2), 2, SINGLE)
-    (call,) = launches.bn_apply(x, mean, rstd, None, None, y, mesh_ndim=1)
+    mean, variance = np.ones((1, MANY // 2), SINGLE), np.full((1, MANY // 2), 0.25, SINGLE)
+    (call,) = launches.bn_apply(x, mean, variance, None, None, y, eps=0.0, mesh_ndim=1)
     run_last_block(call, folder)
     assert y[-1, -1, -1, 0] == 4
 

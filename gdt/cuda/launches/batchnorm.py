@@ -71,14 +71,11 @@ def _is_one_row(x: Array, mesh_ndim: int, valid: Array | None) -> bool:
 
 
 @prepared
-def bn_merge(
-    parts: Array, merged: Array | None, variance: Array | None, rstd: Array | None, eps: float = 0.0
-) -> list[KernelCall]:
+def bn_merge(parts: Array, merged: Array | None, variance: Array | None) -> list[KernelCall]:
     """Merge the moments (count, mean, m2) of several parts, in order (Chan et al. 1979).
 
     parts: (items, count, 3, channels). Results, each of which may be None: merged, the moments of
-    all parts, (items, 3, channels); variance, of the population, and rstd = 1 / sqrt(variance +
-    eps), (items, channels).
+    all parts, (items, 3, channels); variance, of the population, (items, channels).
     """
     items, count, _, channels = parts.shape
     instance = Instance(FILE, "bn_merge", (c_type(parts),))
@@ -93,10 +90,8 @@ def bn_merge(
             parts=parts,
             splits=count,
             channels=channels,
-            eps=eps,
             merged=merged,
             variance=variance,
-            rstd=rstd,
         )
     ]
 
@@ -106,12 +101,10 @@ def bn_moments(
     x: Array,
     merged: Array | None,
     variance: Array | None,
-    rstd: Array | None,
     empty: Empty,
     *,
     valid: Array | None = None,
     mesh_ndim: int = 0,
-    eps: float = 0.0,
 ) -> list[KernelCall]:
     """Compute the moments of x over outer and inner; the results are those of `bn_merge`.
 
@@ -136,38 +129,44 @@ def bn_moments(
         axes=leading.axes(instance),
         **sizes,
     )
-    return [first, *bn_merge(parts, merged, variance, rstd, eps)]
+    return [first, *bn_merge(parts, merged, variance)]
 
 
 @prepared
 def bn_apply(
     x: Array,
     mean: Array,
-    rstd: Array,
+    variance: Array,
     scale: Array | None,
     bias: Array | None,
     y: Array,
     *,
+    eps: float,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """Compute y = (x - mean) * rstd * scale + bias.
+    """Compute y = (x - mean) / sqrt(variance + eps) * scale + bias.
 
-    x, y: (lead..., outer, channels, inner); mean, rstd, scale, bias: (lead..., channels).
+    x, y: (lead..., outer, channels, inner); mean, variance, scale, bias: (lead..., channels).
     """
-    _check_equal_strides(mean, rstd, scale, bias)
+    _check_equal_strides(mean, variance, scale, bias)
     affine = scale if scale is not None else bias
     strided = {"x": x, "mean": mean, "scale": affine}
-    own = {"rstd": rstd, "scale": scale, "bias": bias, "y": y}
-    return _elementwise("bn_apply", x, strided, own, mesh_ndim)
+    own = {"variance": variance, "scale": scale, "bias": bias, "y": y}
+    return _elementwise("bn_apply", x, strided, own, eps, mesh_ndim)
 
 
 def _elementwise(
-    kernel: str, x: Array, strided: dict[str, Array], own: dict[str, Array], mesh_ndim: int
+    kernel: str,
+    x: Array,
+    strided: dict[str, Array],
+    own: dict[str, Array],
+    eps: float,
+    mesh_ndim: int,
 ) -> list[KernelCall]:
     """Return the call of a kernel that writes one element for each of x.
 
     strided: the operands with strides of their own, by name. own: the other arrays, and those of
-    `strided` that go by another array's strides.
+    `strided` that go by another array's strides. eps: what is added to the variance.
     """
     leading = Leading(mesh_ndim, *strided.values())
     instance, grid, block, sizes = _pass(kernel, x, mesh_ndim, leading.items)
@@ -177,18 +176,18 @@ def _elementwise(
     check_size(instance, size)
     strides = {f"{name}_strides": leading.strides(instance, a) for name, a in strided.items()}
     arguments = {**strided, **own, **strides, **sizes}
-    return [named_call(instance, grid, block, axes=leading.axes(instance), **arguments)]
+    return [named_call(instance, grid, block, axes=leading.axes(instance), eps=eps, **arguments)]
 
 
 def _check_equal_strides(
-    mean: Array, rstd: Array, scale: Array | None = None, bias: Array | None = None
+    mean: Array, variance: Array, scale: Array | None, bias: Array | None
 ) -> None:
-    """Raise KernelError unless mean and rstd, and scale and bias, have equal shapes and strides.
+    """Raise KernelError unless mean and variance, and scale and bias, have equal strides.
 
     The kernels take one set of strides for each pair."""
-    for a, b in ((mean, rstd), (scale, bias)):
+    for a, b in ((mean, variance), (scale, bias)):
         if a is not None and b is not None and _sizes_and_strides(a) != _sizes_and_strides(b):
-            problem = f"mean and rstd, or scale and bias, differ: {a.shape} and {b.shape}"
+            problem = f"mean and variance, or scale and bias, differ: {a.shape} and {b.shape}"
             raise error(KernelError, "bn_apply", problem)
 
 
@@ -199,10 +198,8 @@ def _sizes_and_strides(array: Array) -> list[tuple[int, int]]:
 
 @prepared
 def bn_sums(
-    x: Array,
+    xhat: Array,
     dy: Array,
-    mean: Array,
-    rstd: Array,
     sums: Array,
     empty: Empty,
     *,
@@ -211,24 +208,22 @@ def bn_sums(
 ) -> list[KernelCall]:
     """Compute the sums of dy and of dy * xhat over outer and inner, which `bn_backward` needs.
 
-    x, dy: (lead..., outer, channels, inner); mean, rstd: (lead..., channels); sums: (items, 2,
-    channels). xhat is (x - mean) * rstd. valid: as of `bn_moments`.
+    xhat, dy: (lead..., outer, channels, inner); sums: (items, 2, channels). valid: as of
+    `bn_moments`.
     """
-    _check_equal_strides(mean, rstd)
-    leading = Leading(mesh_ndim, x, dy, mean)
-    instance, grid, block, sizes = _pass("bn_sums", x, mesh_ndim, leading.items)
+    leading = Leading(mesh_ndim, xhat, dy)
+    instance, grid, block, sizes = _pass("bn_sums", xhat, mesh_ndim, leading.items)
     channels, items = sizes["channels"], leading.items
     if 0 in (items, channels):
         return []
-    parts = empty((items, grid[1], GRADIENT_SUMS, channels), C_DTYPES[sum_type(x)])
-    strided = {"x": x, "dy": dy, "mean": mean}
+    parts = empty((items, grid[1], GRADIENT_SUMS, channels), C_DTYPES[sum_type(xhat)])
+    strided = {"xhat": xhat, "dy": dy}
     first = named_call(
         instance,
         grid,
         block,
         **strided,
         **{f"{name}_strides": leading.strides(instance, a) for name, a in strided.items()},
-        rstd=rstd,
         valid=valid,
         parts=parts,
         axes=leading.axes(instance),
@@ -241,23 +236,23 @@ def bn_sums(
 
 @prepared
 def bn_backward(
-    x: Array,
+    xhat: Array,
     dy: Array,
-    mean: Array,
-    rstd: Array,
+    variance: Array,
     scale: Array | None,
     sums: Array,
     count: Array,
     dx: Array,
     *,
+    eps: float,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
     """Compute dx, the gradient of the normalisation, from the sums of the whole batch.
 
     sums: (lead..., 2, channels), as `bn_sums` computes them; count: (lead..., channels), the number
-    of elements that each sum has. scale: as of `bn_apply`. The other operands are those of
-    `bn_sums`.
+    of elements that each sum has. variance, scale, eps: as of `bn_apply`. The other operands are
+    those of `bn_sums`.
     """
-    _check_equal_strides(mean, rstd)
-    strided = {"x": x, "dy": dy, "mean": mean, "sums": sums, "count": count, "scale": scale}
-    return _elementwise("bn_backward", x, strided, {"rstd": rstd, "dx": dx}, mesh_ndim)
+    strided = {"xhat": xhat, "dy": dy, "variance": variance, "sums": sums, "count": count}
+    strided["scale"] = scale
+    return _elementwise("bn_backward", xhat, strided, {"dx": dx}, eps, mesh_ndim)

@@ -1,9 +1,7 @@
 """The kernels of moments and of batch normalisation: blocks as (mesh axes..., outer, channels,
 inner).
 
-They apply where statistics are one for each channel, and channels are one axis, or neighbours. The
-ops of the engine are made of the normalised `xhat`, while the kernels take x with its mean and
-deviation: mean 0 and deviation 1 make one of the other.
+They apply where statistics are one for each channel, and channels are one axis, or neighbours.
 """
 
 from __future__ import annotations
@@ -138,7 +136,7 @@ def moments_kernel(
     data = where.data(launcher, x)
     launcher.run(
         launches.bn_moments(
-            data, merged, variance, None, launcher.empty, valid=valid, mesh_ndim=mesh_ndim
+            data, merged, variance, launcher.empty, valid=valid, mesh_ndim=mesh_ndim
         )
     )
     if uneven:  # the variance of no elements is 0 there, as in the op's body
@@ -182,14 +180,15 @@ def normalize_kernel(
         raise launcher.refused(f"x of {x.shape} is broadcast to {block_shape}")
     _same_dtype(launcher, x, mean, variance, offset, scale)
     where = _channels_of(launcher, x, mean)
-    rstd = 1 / launcher.xp.sqrt(where.vector(launcher, variance) + epsilon)
-    mean, rstd = _pair(launcher, where.vector(launcher, mean), rstd)
+    mean, variance = _pair(launcher, *(where.vector(launcher, a) for a in (mean, variance)))
     factor, bias = _factors(launcher, where, x.dtype, scale, offset)
     dtype = launcher.result_dtype(x.dtype)
     y = launcher.empty(x.shape, dtype.name) if out is None else out
     data, result = (where.data(launcher, a) for a in (x, y))
     launcher.run(
-        launches.bn_apply(data, mean, rstd, factor, bias, result, mesh_ndim=launcher.mesh_ndim)
+        launches.bn_apply(
+            data, mean, variance, factor, bias, result, eps=epsilon, mesh_ndim=launcher.mesh_ndim
+        )
     )
     return y
 
@@ -219,9 +218,8 @@ def batch_norm_sums_kernel(
     where = _channels(launcher, xhat, [i for i in range(rank) if i not in gone])
     shape = np.broadcast_shapes(g.shape[:mesh_ndim], xhat.shape[:mesh_ndim])
     sums = launcher.empty((math.prod(shape), 2, where.sizes[1]), sum_dtype(g.dtype).name)
-    zero, one = (where.constant(launcher, n, g.dtype) for n in (0.0, 1.0))
     data, dy = (where.data(launcher, a) for a in (xhat, g))
-    launcher.run(launches.bn_sums(data, dy, zero, one, sums, launcher.empty, mesh_ndim=mesh_ndim))
+    launcher.run(launches.bn_sums(data, dy, sums, launcher.empty, mesh_ndim=mesh_ndim))
     out_shape = tuple(
         1 if i in gone else n for i, n in enumerate(where.dims) if keepdims or i not in gone
     )
@@ -252,19 +250,25 @@ def batch_norm_gradient_kernel(
         raise launcher.refused(f"g of {g.shape} and xhat of {xhat.shape} broadcast")
     _same_dtype(launcher, g, xhat, g_sum, product_sum, variance, scale)
     xp, where = launcher.xp, _channels_of(launcher, xhat, variance)
-    factor = 1 / xp.sqrt(where.vector(launcher, variance) + epsilon)
-    factor = factor * (where.vector(launcher, scale) if hasattr(scale, "dtype") else scale)
+    factor, _ = _factors(launcher, where, g.dtype, scale, 0.0)
     sums = xp.stack(
         _pair(launcher, where.vector(launcher, g_sum), where.vector(launcher, product_sum)), -2
     )
-    zero, one, number = (
-        where.constant(launcher, n, g.dtype) for n in (0.0, 1.0, float(max(count, 1)))
-    )
+    variance = where.vector(launcher, variance)
+    number = where.constant(launcher, float(max(count, 1)), g.dtype)
     dx = launcher.empty(g.shape, launcher.result_dtype(g.dtype).name) if out is None else out
     data, dy, result = (where.data(launcher, a) for a in (xhat, g, dx))
     launcher.run(
         launches.bn_backward(
-            data, dy, zero, one, factor, sums, number, result, mesh_ndim=launcher.mesh_ndim
+            data,
+            dy,
+            variance,
+            factor,
+            sums,
+            number,
+            result,
+            eps=epsilon,
+            mesh_ndim=launcher.mesh_ndim,
         )
     )
     return dx
