@@ -234,3 +234,13 @@ def test_empty_axis_gives_the_identity() -> None:
         Execute()(launches.reduce(op, x, out, empty))
         assert (out == want).all()
     assert launches.reduce("Sum", np.zeros((0, 5, 1), np.float32), np.zeros((0, 1)), empty) == []
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(3, 300, 1), (1, 300, 3)])
+def test_rows_of_the_most_and_the_least_of_integers(dtype: Any, shape: tuple[int, ...]) -> None:
+    limits = np.iinfo(dtype)
+    for op, number in (("Max", limits.min), ("Min", limits.max)):
+        out = garbage((shape[0], shape[2]), np.dtype(dtype))
+        Execute()(launches.reduce(op, np.full(shape, number, dtype), out, empty))
+        assert (out == number).all()
