@@ -7,9 +7,9 @@ are connected when one of them first sends something to the other. That a proces
 other one hears of the coordinator (`gdt.comm.coordinator`), while it waits for anything; those that
 are connected to it see it themselves.
 
-Values of the host travel along a tree (binomial, with process 0 as its root): of N processes none
-sends more than log2(N) + 1 messages, all together 2 (N - 1). Each compares its history with those
-of its neighbours in the tree, so all are compared.
+Values of the host travel along a tree, with process 0 as its root: of N processes none sends more
+than log2(N) + 1 messages (binomial), all together 2 (N - 1); up to `STAR` processes are all below
+the root. Each compares its history with those of its neighbours in the tree, so all are compared.
 """
 
 from __future__ import annotations
@@ -53,6 +53,20 @@ from gdt.errors import DistributedError, error
 Payload = Sequence[np.ndarray]  # contiguous arrays, sent end to end
 
 LINGER = 5.0  # seconds for which a failed process waits for the others to see why
+STAR = 8  # processes that are all below process 0: a barrier of them is 2 messages long, not 6
+
+
+def neighbours(index: int, count: int) -> tuple[list[int], list[int]]:
+    """Return the parent of a process in the tree, if it has one, and its children.
+
+    Those below a process are the ones that follow it, child by child in their order.
+    """
+    if count <= STAR:
+        return ([0], []) if index else ([], [*range(1, count)])
+    # In a binomial tree the parent of a process lacks its lowest bit.
+    lowest = index & -index or 1 << count.bit_length()
+    powers = [1 << k for k in range(lowest.bit_length() - 1)]
+    return [index & (index - 1)] if index else [], [index + n for n in powers if index + n < count]
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
@@ -84,12 +98,7 @@ class Messages:
         self.silent: set[int] = set()  # processes from which nothing came in time
         self.failure: DistributedError | None = None
         self._told: dict[str, Any] | None = None  # in what other processes differ
-        # In a binomial tree the parent of a process lacks its lowest bit, so that those below a
-        # process are the ones that follow it, child by child in their order.
-        lowest = index & -index or 1 << len(self.peers).bit_length()
-        self._parent = [index & (index - 1)] if index else []
-        powers = [1 << k for k in range(lowest.bit_length() - 1)]
-        self._children = [index + n for n in powers if index + n < len(self.peers)]
+        self._parent, self._children = neighbours(index, len(self.peers))
         if met.coordinator is not None:
             met.coordinator.start()
 
