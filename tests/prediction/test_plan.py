@@ -243,7 +243,7 @@ def test_175_billion_parameters_have_their_features_split_inside_of_hosts() -> N
     assert best.count("model") == of_machine.devices_per_host == 8
     assert (best.features, best.sequence, best.kept) == ("transformer", True, "all")
     assert best.prediction is not None and best.prediction.seconds == pytest.approx(46.7, rel=0.02)
-    assert best.prediction.peak <= 0.9 * of_machine.memory and plans.considered > 2_000
+    assert best.prediction.peak <= 0.9 * of_machine.memory and plans.considered > 1_000
 
 
 # ---------------------------------------------------------------- plans are run as predicted
