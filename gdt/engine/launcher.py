@@ -149,6 +149,11 @@ class KernelBody:
         """Whether the kernel does not apply, so that the body runs in every call."""
         return bool(self.reasons.get("handwritten")) and not self.selectable
 
+    @property
+    def runs_kernel(self) -> bool:
+        """Whether the kernel would run now, as earlier calls under this choice have found."""
+        return self.reasons.get(self._choice()) == ""
+
     def _choice(self) -> str:
         """What decides at present between the kernel and the body, as a key of `reasons`."""
         choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
@@ -181,7 +186,7 @@ class KernelBody:
             if not kernel.applies:
                 return None
             kernel = kernel.kernel
-        if self.reasons.get(self._choice()) != "":
+        if not self.runs_kernel:
             return None
         out = self.launcher.backend.empty(shape, dtype)
         self.launcher.launched.clear()

@@ -96,7 +96,9 @@ def _product(at: int, k: Instruction) -> Product | None:
         function = function.function
     if device is None or not isinstance(function, KernelBody) or len(k.inputs) != 2:
         return None
-    return Product(at, function, device) if function.declared is contract_with_kernels else None
+    if function.declared is not contract_with_kernels or not function.runs_kernel:
+        return None
+    return Product(at, function, device)
 
 
 def _element_op(k: Instruction, values: Sequence[Any], constants: Set[int]) -> ElementOp | None:
