@@ -19,8 +19,9 @@ best, of deep models a few blocks (`depth`).
 
 from gdt.prediction.machine import Link, Machine
 from gdt.prediction.planning import plan
-from gdt.prediction.plans import ParallelPlan, RankedPlans
+from gdt.prediction.plans import ParallelPlan
 from gdt.prediction.pricing import Prediction, predict
+from gdt.prediction.ranked_plans import RankedPlans
 from gdt.prediction.scaling import PredictedScaling, predict_scaling
 from gdt.prediction.transformer import TransformerStep
 

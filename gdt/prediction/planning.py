@@ -10,13 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from gdt.arguments import checked
 from gdt.errors import ArgumentError, OutOfMemoryError, error
 from gdt.prediction.depth import MakeStep, PlanTracer
 from gdt.prediction.estimates import Estimate, Facts
 from gdt.prediction.machine import Machine
-from gdt.prediction.plans import AXES, BATCH_AXES, Notes, ParallelPlan, RankedPlans
+from gdt.prediction.plans import AXES, BATCH_AXES, Notes, ParallelPlan
 from gdt.prediction.pricing import Prediction, size_text
+from gdt.prediction.ranked_plans import RankedPlans
 from gdt.sharding.mesh import create_mesh
 
 __all__ = ["plan"]
@@ -77,7 +80,7 @@ def plan(
     >>> plans[0].mesh, plans[0].scheme
     (Mesh(data=8), 'data parallel')
     """
-    if devices < 1:
+    if type(devices) is bool or not isinstance(devices, int | np.integer) or devices < 1:
         raise error(ArgumentError, f"devices is {devices}", remedy="Plan for one or more.")
     if memory is not None and not memory > 0:
         raise error(ArgumentError, f"memory is {memory}", remedy="Give the bytes of a device.")
@@ -85,7 +88,7 @@ def plan(
         raise error(ArgumentError, f"time_limit is {time_limit}", remedy="Give seconds, 0 or more.")
     limit = MEMORY_SHARE * machine.memory if memory is None else memory
     tracer = PlanTracer(make_step, machine)
-    search = _PlanSearch(tracer, devices, limit, time.monotonic() + time_limit)
+    search = _PlanSearch(tracer, int(devices), limit, time.monotonic() + time_limit)
     with tracer.older_objects_frozen():
         return search.run()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any
 from weakref import WeakSet
 
 from gdt.arguments import checked
@@ -22,8 +21,8 @@ from gdt.nn.parameters import awaits_arrays, mesh_of_model
 from gdt.nn.pipelined import Pipelined, structure
 from gdt.nn.sharded import Sharded
 from gdt.ops.shapes import reshape
-from gdt.prediction.pricing import Prediction, seconds_text, size_text
-from gdt.prediction.split_features import split_features
+from gdt.prediction.pricing import Prediction
+from gdt.prediction.split_features import WAYS, split_features
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state import Place, places
@@ -34,7 +33,6 @@ AXES = ("stage", "replica", "data", "model")
 
 BATCH_AXES = ("replica", "data")
 STATES = {"": "data parallel", "state": "ZeRO", "all": "FSDP"}
-SHOWN = 16  # rows of a table
 LINEAR = 6  # a part that is repeated more often is traced at two lengths below this one
 
 
@@ -90,7 +88,8 @@ class ParallelPlan:
         are extended to its own (but for `ops` and `held`): bytes are exact, and the peak is within
         3 % of that of all parts. None for a plan that was not traced.
 
-    Two plans are equal if they lay out a step alike.
+    Two plans are equal if they lay out a step alike. Raises ArgumentError for values that are none
+    of these.
 
     >>> mesh = gdt.create_mesh([("data", 4), ("model", 2)])
     >>> plan = gdt.prediction.ParallelPlan(mesh, ("data",), features="mlp", kept="all")
@@ -109,6 +108,22 @@ class ParallelPlan:
     micro_batches: int = 1
     prediction: Prediction | None = field(default=None, compare=False, repr=False)
     notes: Notes | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = {"features": ("", *WAYS), "kept": tuple(STATES)}
+        for name, values in known.items():
+            if (value := getattr(self, name)) not in values:
+                remedy = f"It is one of {', '.join(map(repr, values))}."
+                raise error(ArgumentError, "ParallelPlan", f"{name} is {value!r}", remedy=remedy)
+        if not isinstance(self.batch_axes, tuple) or {*self.batch_axes} - {*self.mesh.axis_names}:
+            remedy = f"It is a tuple of mesh axes, of {', '.join(map(repr, self.mesh.axis_names))}."
+            problem = f"batch_axes is {self.batch_axes!r}"
+            raise error(ArgumentError, "ParallelPlan", problem, remedy=remedy)
+        if self.micro_batches < 1:
+            problem = f"micro_batches is {self.micro_batches}"
+            raise error(
+                ArgumentError, "ParallelPlan", problem, remedy="It is 1 for all rows at once."
+            )
 
     @property
     def stages(self) -> int:
@@ -158,11 +173,14 @@ class ParallelPlan:
 
     @checked
     def batch_layout(self, ndim: int) -> Layout:
-        """Return the layout of an array of `ndim` axes whose first ones are the rows of a batch.
+        """Return the layout of an array of `ndim` axes, 1 or more, whose first ones are the rows of
+        a batch. Raises ArgumentError for no axes.
 
         >>> gdt.prediction.ParallelPlan(gdt.create_mesh([("data", 4)]), ("data",)).batch_layout(2)
         Layout(['data', -], Mesh(data=4))
         """
+        if ndim < 1:
+            raise error(ArgumentError, f"ndim is {ndim}", remedy="Rows are along the first axis.")
         return Layout([self.batch_axes or None, *[None] * (ndim - 1)], self.mesh)
 
     # ---- the model
@@ -346,70 +364,3 @@ def _note_model(notes: Notes, model: Module) -> None:
             alike = [*run]
             kept += alike[: notes.length(f"list {number}, run {k}", len(alike))]
         blocks[:] = kept
-
-
-# ---------------------------------------------------------------- all plans
-
-
-class RankedPlans(Sequence[ParallelPlan]):
-    """The plans that `gdt.plan` has found, the fastest first; `print` shows them as a table.
-
-    The table has the time of a step, and the bytes of one device: the peak of memory, and what it
-    sends in a step (by mesh axes: `plan.prediction.bytes`).
-
-    considered: how many were compared by formulas. traced: how many of them were traced. seconds:
-    how long the search took. is_complete: whether `time_limit` left it the time that it needed.
-    refused: what `make_step`, or its step, has raised for plans that were to be traced.
-
-    >>> plans = gdt.prediction.RankedPlans([], considered=0, traced=0, seconds=0.0)
-    >>> len(plans), plans.is_complete
-    (0, True)
-    """
-
-    def __init__(
-        self,
-        plans: Sequence[ParallelPlan],
-        considered: int,
-        traced: int,
-        seconds: float,
-        is_complete: bool = True,
-        refused: Mapping[ParallelPlan, str] | None = None,
-    ) -> None:
-        self._plans = [*plans]
-        self.considered, self.traced, self.seconds = considered, traced, seconds
-        self.is_complete, self.refused = is_complete, dict(refused or {})
-
-    @overload
-    def __getitem__(self, n: int) -> ParallelPlan: ...
-    @overload
-    def __getitem__(self, n: slice) -> list[ParallelPlan]: ...
-    def __getitem__(self, n: int | slice) -> ParallelPlan | list[ParallelPlan]:
-        return self._plans[n]
-
-    def __len__(self) -> int:
-        return len(self._plans)
-
-    def __repr__(self) -> str:
-        rows = [["mesh", "scheme", "checkpointing", "micro-batches", "step", "peak", "sent"]]
-        rows += [_row(plan) for plan in self._plans[:SHOWN]]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)) for row in rows]
-        cut = "" if self.is_complete else "; time_limit has ended the search"
-        total = f"{self.traced} of {self.considered:,} plans traced in {self.seconds:.1f} s{cut}"
-        reasons = Counter(self.refused.values())
-        lines += [total, *[f"refused by {n} plans: {reason}" for reason, n in reasons.items()]]
-        return "\n".join([line.rstrip() for line in lines])
-
-
-def _row(plan: ParallelPlan) -> list[str]:
-    """Return the cells of a plan."""
-    found = plan.prediction
-    seconds, peak, sent = "", "", ""
-    if found is not None:
-        seconds, peak = seconds_text(found.seconds), size_text(found.peak)
-        sent = size_text(sum(found.bytes.values()))
-    mesh = " x ".join(
-        f"{name} {size}" for name, size in zip(plan.mesh.axis_names, plan.mesh.sizes, strict=True)
-    )
-    checkpointing = "yes" if plan.checkpoint else "no"
-    return [mesh, plan.scheme, checkpointing, str(plan.micro_batches), seconds, peak, sent]

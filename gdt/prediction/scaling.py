@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gdt.arguments import checked
 from gdt.errors import ArgumentError, error
 from gdt.prediction.machine import Machine
@@ -87,7 +89,8 @@ def predict_scaling(
         arguments on as many abstract devices.
     measured: the seconds of a step that were measured, by the number of devices.
 
-    Raises ArgumentError for no devices. See `gdt.predict`.
+    Raises ArgumentError for no devices, for a step on another number of devices than `make_step`
+    was given, and for measurements of other numbers, or that are no seconds. See `gdt.predict`.
 
     >>> def make_step(devices):
     ...     mesh = gdt.create_mesh([("data", devices)], device_type="abstract")
@@ -99,5 +102,15 @@ def predict_scaling(
     """
     if not devices:
         raise error(ArgumentError, "devices is empty", remedy="Name numbers, such as [8, 64].")
+    for n, seconds in (measured or {}).items():
+        if n not in devices:
+            problem = f"measured has {n} devices, and devices has not"
+            raise error(ArgumentError, problem, remedy=f"Predict {n} devices too.")
+        if not isinstance(seconds, int | float | np.number) or not seconds > 0:
+            raise error(ArgumentError, f"measured[{n}] is {seconds!r}", remedy="Give seconds.")
     predictions = {n: predict(make_step(n), machine=machine) for n in devices}
+    for n, found in predictions.items():
+        if found.mesh.size != n:
+            problem = f"the step of make_step({n}) has run on {found.mesh}"
+            raise error(ArgumentError, problem, remedy=f"Make its arrays on {n} devices.")
     return PredictedScaling(predictions, dict(measured or {}))

@@ -421,6 +421,8 @@ def test_a_step_without_a_plan_is_refused() -> None:
     ("wrong", "problem"),
     [
         ({"devices": 0}, "devices is 0"),
+        ({"devices": 8.0}, "devices is 8.0"),
+        ({"devices": True}, "devices is True"),
         ({"memory": -1.0}, "memory is -1.0"),
         ({"time_limit": -1.0}, "time_limit is -1.0"),
         ({"make_step": 3}, "make_step"),
@@ -433,6 +435,29 @@ def test_an_argument_of_no_meaning_is_refused(wrong: dict[str, Any], problem: st
     arguments = {"make_step": SMALL, "devices": 2, "machine": machine(FAST, FAST)} | wrong
     with pytest.raises(ArgumentError, match=problem):
         gdt.plan(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"features": "rnn"}, "features is 'rnn'"),
+        ({"kept": "some"}, "kept is 'some'"),
+        ({"batch_axes": "data"}, "batch_axes is 'data'"),
+        ({"batch_axes": ("rows",)}, r"batch_axes is \('rows',\)"),
+        ({"micro_batches": 0}, "micro_batches is 0"),
+    ],
+)
+def test_a_plan_of_no_meaning_is_refused(wrong: dict[str, Any], problem: str) -> None:
+    mesh = gdt.create_mesh([("data", 4)], device_type="abstract")
+    with pytest.raises(ArgumentError, match=problem):
+        ParallelPlan(mesh, **wrong)
+    with pytest.raises(ArgumentError, match="ndim is 0"):
+        ParallelPlan(mesh).batch_layout(0)
+
+
+def test_devices_may_be_counted_by_numpy() -> None:
+    plans = gdt.plan(SMALL, np.int64(2), machine=machine(FAST, FAST), time_limit=0)
+    assert plans[0].mesh.size == 2
 
 
 def test_a_plan_is_for_meshes_of_its_axes_and_batches_that_divide() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import gdt
 from gdt.backend.abstract import DEVICE
-from gdt.errors import MeshError
+from gdt.errors import ArgumentError, MeshError
 from gdt.prediction import Prediction
 
 FLOPS, BANDWIDTH, LINK = 1e13, 1e12, 1e10
@@ -105,6 +105,22 @@ def test_scaling_is_shown_beside_measurements() -> None:
     assert found.errors == {64: pytest.approx(found.predictions[64].seconds - 1)}
     assert "measured" in repr(found).splitlines()[0] and len(repr(found).splitlines()) == 3
     assert found.plot().axes[0].get_xlabel() == "devices"
+
+
+@pytest.mark.parametrize(
+    ("devices", "measured", "problem"),
+    [
+        ([], None, "devices is empty"),
+        ([8], {16: 1.0}, "measured has 16 devices"),
+        ([8], {8: 0.0}, r"measured\[8\] is 0.0"),
+        ([8], {8: "1 s"}, r"measured\[8\] is '1 s'"),
+        ([8, 16], None, r"the step of make_step\(16\) has run on Mesh\(data=8\)"),
+    ],
+)
+def test_scalings_of_no_meaning_are_refused(devices: Any, measured: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        make_step = lambda n: data_parallel(8)
+        gdt.predict_scaling(make_step, devices, machine=MACHINE, measured=measured)
 
 
 def test_the_text_of_a_prediction() -> None:
