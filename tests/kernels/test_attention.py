@@ -40,7 +40,7 @@ OPTIONS: dict[str, Any] = {
     "queries": [1, 5, 65],
     "keys": [1, 64, 70, 130],
     # Of 16-bit floats those in packs of 8 run on tensor cores.
-    "features": [(1, 3), (40, 8), (8, 40), (130, 66), (33, 256), (72, 96), (136, 24)],
+    "features": [(1, 3), (40, 8), (8, 40), (130, 66), (33, 256), (72, 96), (200, 24)],
     "leading": list(HEADS),
     "causal": [False, True],
     "mask": ["none", "all", "keys", "heads"],

@@ -48,7 +48,7 @@ def attention_mma(execute: Execute) -> None:
     for features, leading, causal, mask, dropout, place in (
         ((40, 72), "shared keys", True, "heads", 0.4, "padding"),
         ((64, 64), "none", True, "none", 0.0, "tile"),
-        ((136, 24), "heads", False, "none", 0.4, "tile"),
+        ((200, 24), "heads", False, "none", 0.4, "tile"),
     ):
         check_attention(
             "float16", 150, 130, features, leading, causal, mask, dropout, place, execute
