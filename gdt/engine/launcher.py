@@ -155,7 +155,7 @@ class KernelBody:
         return self.reasons.get(self._choice()) == ""
 
     def _choice(self) -> str:
-        """What decides at present between the kernel and the body, as a key of `reasons`."""
+        """The choice at present between the kernel and the body, as a key of `reasons`."""
         choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
         return f"autotune in {MATMUL_PRECISION.get()}" if choice == "autotune" else choice
 

@@ -50,7 +50,7 @@ class ElementOp(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What follows the product of a register: an activation, and the registers that it reads."""
+    """The ops after the product of a register: the activation, and the registers that are read."""
 
     product: int
     bias: int | None = None
@@ -118,8 +118,8 @@ def _element_op(k: Instruction, values: Sequence[Any], constants: Set[int]) -> E
 
 
 def _tail(k: Instruction, values: Sequence[Any], constants: Set[int]) -> Tail | None:
-    """What an instruction computes of its first operand, if an epilogue can: a sum with a row, an
-    activation, or both."""
+    """The tail that an instruction is of its first operand: a sum with a row, an activation, or
+    both. None if no epilogue computes that."""
     parts = k.fused or (k,)
     if len(parts) > 2 or len(k.outputs) > 1:
         return None

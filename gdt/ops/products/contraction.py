@@ -231,7 +231,7 @@ def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:
 
 
 class Epilogue(NamedTuple):
-    """What the kernels of products compute of each element of the result: a sum with a bias of its
+    """The end of a kernel of products, for each element of the result: a sum with a bias of its
     column, and an activation, which may read an element of `aux`; see `launches.matmul`."""
 
     activation: str
