@@ -6,28 +6,21 @@ with sums, in the layout of the next weight that is split, and the whole pass be
 backward pass cuts a cotangent as its value is cut, over mesh axes along which it holds copies, for
 nothing, or a partial sum, for half of what resolving it costs.
 
-And the pass knows what reads a cotangent next: values that lie as the operand does, or as an op has
-moved it, and at its end the source. So products choose with the bytes that bring their cotangents
-there. What was looked up in a source is added up to the gradient of the table, which is reduced
-anyway: its cotangent may stay a partial sum, at no price.
+And the pass knows where it ends. The cotangent of what was looked up in a source is added up to the
+gradient of the table, which is reduced anyway. It may stay a partial sum, at no price.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from gdt.array.array import DistributedArray
-from gdt.engine.forms import with_form
 from gdt.engine.op import Op
-from gdt.observe import is_taped
 from gdt.ops.movement import relayout
-from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
-from gdt.sharding.prices import OpStrategy, Price, output_types, scattering_nbytes
-from gdt.sharding.routes import route_bytes
-from gdt.sharding.strategy import choose, considered, with_output
+from gdt.sharding.strategy import considered
 
 
 def aligned(g: Any, op: Any, out: Any, args: Sequence[Any], dependent: Set[int]) -> Any:
@@ -51,114 +44,32 @@ def aligned(g: Any, op: Any, out: Any, args: Sequence[Any], dependent: Set[int])
     return _cut(g, out, arrays, dependent)
 
 
-class Reader(NamedTuple):
-    """What reads the cotangent of an array.
+def for_table(
+    g: Any, op: Any, args: Sequence[Any], static: Mapping[str, Any], position: int
+) -> Any:
+    """Return the cotangent `g` of the output of `op(*args, **static)`, where operand number
+    `position` has been looked up in a table.
 
-    layout: that of the array, or of the source. kind: "values", for a pass that goes on through
-        values that lie so; "table", for the gradient of a table, which reads partial sums at no
-        price; or "source".
+    If the op is a product, and would gather the other operand for the cotangent of this one, `g`
+    returns in the layout in which that cotangent sends less, as a partial sum.
     """
-
-    layout: Layout
-    kind: str = "values"
-
-    def nbytes(self, cotangent: ArrayType) -> int:
-        """Return the bytes that bring a cotangent there; but for a source, over the mesh axes that
-        split the layout, and partial sums over others are scattered."""
-        if self.kind == "source":
-            return route_bytes(cotangent, self.layout)
-        have, own_axes = cotangent.layout, self.layout.split_axes
-        kept = tuple(None if a in own_axes else r for a, r in enumerate(have.reductions))
-        others = [tuple(a for a in axes if a not in own_axes) for axes in have.dims]
-        dims = tuple(old + more for old, more in zip(self.layout.dims, others, strict=True))
-        target = cotangent.with_layout(Layout.of(have.mesh, dims, kept))
-        nbytes = route_bytes(cotangent, target.layout)
-        return nbytes if self.kind == "table" else nbytes + scattering_nbytes(target)
-
-    def takes_sums(self, price: Price, cotangent: ArrayType) -> bool:
-        """Return whether the cotangent is a partial sum that is free: one for a source, or one for
-        what no mesh axis splits, where no operand moves."""
-        is_whole = not (price.moved or self.layout.split_axes)
-        return any(cotangent.layout.reductions) and (self.kind == "source" or is_whole)
-
-
-def readers_of(x: DistributedArray, table: Layout | None, reads: int | None) -> list[Reader]:
-    """Return what may read the cotangent of `x`, each in place of the others.
-
-    table: the layout of the source in which `x` is looked up, or None. reads: how many calls read
-        `x` if that is a source: the gradients of several are added up before they move.
-    """
-    if reads is not None:
-        return [Reader(x.layout.resolved, "source")] if reads == 1 else []
-    if table is None:
-        return [Reader(form.layout.resolved) for form in with_form(x)]
-    dims = tuple(tuple(a for a in axes if a in table.split_axes) for axes in x.layout.dims)
-    return [Reader(Layout.of(x.mesh, dims), "table")]
-
-
-def for_readers(
-    g: Any,
-    op: Any,
-    args: tuple[Any, ...],
-    static: Mapping[str, Any],
-    position: int,
-    readers: Sequence[Reader],
-) -> tuple[Any, tuple[Any, ...]]:
-    """Return the cotangent `g` of the output of `op(*args, **static)`, and the operands: where it
-    is a product, in the layouts in which the cotangent of operand number `position` sends the
-    least on its way to one of its `readers`, if the op would choose others.
-
-    A partial sum of which an earlier cotangent has been made is resolved first, for both.
-    """
-    if not (readers and isinstance(op, Op) and len(op.declaration.linear) == len(args) == 2):
-        return g, args
+    if not isinstance(op, Op) or len(args) != 2:
+        return g
     other = args[1 - position]
-    if not type(g) is type(other) is DistributedArray or g.mesh is not other.mesh:
-        return g, args
+    if type(other) is not DistributedArray or g.mesh is not other.mesh:
+        return g
     rule, sizes, _ = op.declaration.bound_rule((args[0].type, args[1].type), dict(static))
-    if rule.linear != (frozenset({0}), frozenset({1})) or not rule.reduced(0):
-        return g, args
-    rule = rule._replace(ins=(rule.outs[0], rule.ins[1 - position]), outs=(rule.ins[position],))
-
-    def read_nbytes(types: Sequence[ArrayType], strategy: OpStrategy) -> int:
-        (out,) = output_types(rule, types, sizes, strategy)
-        return min([reader.nbytes(out) for reader in readers])
-
-    have = g.type if g._resolved is None else g._resolved.type
-    resolved = have.with_layout(have.layout.resolved)
-    is_reread = g._is_passed and have is not resolved
-    usual: list[tuple[int, int]] = []  # the bytes of the op's own choice, and those with its reader
-    if is_reread:
-        types = have, other.type
-        strategy = choose(rule, types, sizes, frozenset({0}))
-        if 0 in strategy.passed():
-            return g, args
-        usual.append((0, strategy.nbytes + read_nbytes(types, strategy)))
-    resolving = route_bytes(have, resolved.layout) if is_reread else 0
-    have = resolved if is_reread else have
-    options: list[tuple[int, DistributedArray, Any]] = []
-    # The form of an array is none of what a tape has seen: its gradients would not reach the array.
-    for array in [other] if is_taped() else with_form(other):
-        types = have, array.type
-        priced = sorted(considered(rule, types, sizes), key=itemgetter(0))
-        if not is_reread:
-            price, strategy = priced[0]
-            (out,) = output_types(rule, types, sizes, strategy)
-            if readers[0].takes_sums(price, out):
-                return g, args
-            nbytes = price.nbytes - price.later + read_nbytes(types, strategy)
-            usual.append((price.nbytes, nbytes))
-        for reader in readers:
-            priced += with_output(rule, types, sizes, reader.layout)
-        for price, strategy in priced:
-            nbytes = resolving + price.nbytes - price.later + read_nbytes(types, strategy)
-            options.append((nbytes, array, strategy.target_layouts))
-    nbytes, array, (own_layout, other_layout) = min(options, key=itemgetter(0))
-    if nbytes >= min(usual, key=itemgetter(0))[1]:
-        return g, args
-    moved = relayout(array, other_layout)
-    g = relayout(relayout(g, have.layout), own_layout)
-    return g, (moved, args[1]) if position else (args[0], moved)
+    if rule.linear != (frozenset({0}), frozenset({1})):
+        return g
+    terms = (rule.outs[0], rule.ins[1 - position])
+    rule = rule._replace(ins=terms, outs=(rule.ins[position],))
+    strategies = considered(rule, (g.type, other.type), sizes)
+    _, usual = min(strategies, key=itemgetter(0))
+    _, partial = min(strategies, key=lambda pair: pair[0].nbytes - pair[0].later)
+    target, unmoved = partial.target_layouts
+    if target is None or unmoved is not other.layout or usual.target_layouts[1] is other.layout:
+        return g
+    return relayout(g, target)
 
 
 def _cut(

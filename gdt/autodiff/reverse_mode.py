@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -12,13 +11,13 @@ from gdt.arguments import MISFITS
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts
 from gdt.array.released import Recomputation
-from gdt.autodiff.alignment import aligned, for_readers, readers_of
+from gdt.autodiff.alignment import aligned, for_table
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.comm.notes import noted_dataflow
 from gdt.engine.op import Op
 from gdt.errors import GdtError, GradientError, error
-from gdt.observe import is_recorded, is_taped
+from gdt.observe import OBSERVERS, is_recorded
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import add
 from gdt.ops.taking import take_in_range
@@ -110,16 +109,12 @@ def _backward(
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
     source_ids = _ids(sources)
     looked_up = {
-        id(node[3]): node[1][0].layout
-        for node in calls
-        if node[0] is take_in_range and id(node[1][0]) in source_ids
+        id(node[3]) for node in calls if node[0] is take_in_range and id(node[1][0]) in source_ids
     }
-    # By how many operands each source is read; a comprehension holds no node afterwards.
-    reads = Counter(id(x) for node in calls for x in node[1] if id(x) in source_ids)
-    has_tape = is_taped()
+    is_taped = any(not observer.wants_parts for observer in OBSERVERS.get())
 
     def replace(source: DistributedArray, gradient: DistributedArray) -> None:
-        if not has_tape:  # a tape around this one takes gradients as they were computed
+        if not is_taped:  # a tape around this one takes gradients as they were computed
             grads[id(source)] = gradient
             grads.pop(id(source._resolved), None)
 
@@ -132,7 +127,7 @@ def _backward(
             if g is not None:
                 g = aligned(g, op, out, args, dependent)
                 last_use = partial(releases.last_use, number)
-                for a, c in _cotangents(call, g, dependent, reads, looked_up, last_use):
+                for a, c in _cotangents(call, g, dependent, looked_up, last_use):
                     if c is not None:
                         have = grads.get(id(a))
                         grads[id(a)] = c if have is None else add(have, c)
@@ -215,8 +210,7 @@ def _cotangents(
     call: Node,
     g: Any,
     dependent: Set[int],
-    reads: Mapping[int, int],
-    looked_up: Mapping[int, Layout],
+    looked_up: Set[int],
     last_use: Callable[[DistributedArray], None],
 ) -> list[tuple[DistributedArray, DistributedArray | None]]:
     """Return the operands of a call that depend on a source, with their cotangents for `g`.
@@ -264,9 +258,8 @@ def _cotangents(
         if (vjp := vjps[i]) is not None:
             if i == positions[-1] and isinstance(op, Op) and op.declaration.is_linear_in(i):
                 last_use(args[i])
-            readers = readers_of(args[i], looked_up.get(id(args[i])), reads.get(id(args[i])))
-            c, operands = for_readers(g, op, args, static, i, readers)
-            cotangent = _called(op, f"operand {i}", vjp, c, out, operands, static)
+            c = for_table(g, op, args, static, i) if id(args[i]) in looked_up else g
+            cotangent = _called(op, f"operand {i}", vjp, c, out, args, static)
             cotangents.append((args[i], _checked_cotangent(op, i, args[i], cotangent)))
     return cotangents
 
