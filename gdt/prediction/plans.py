@@ -355,8 +355,7 @@ def _note_model(notes: Notes, model: Module) -> None:
     notes.shapes = {name: x.shape for name, x in parameters.items()}
     notes.itemsizes = {name: x.dtype.itemsize for name, x in parameters.items()}
     notes.can_checkpoint = bool(notes.blocks) or any(True for _ in _blocks(model))
-    modules = [model, *[place.value for place in places(model)]]
-    notes.has_convolutions = any(isinstance(module, Convolution) for module in modules)
+    notes.has_convolutions = any(isinstance(m, Convolution) for _, m in model.modules())
     for number, block_places in enumerate(_lists(model)):
         blocks, kept = block_places[0].owner, []
         runs = itertools.groupby(blocks, lambda b: [*structure(b)] if isinstance(b, Module) else b)
