@@ -40,6 +40,7 @@ def test_entries_that_are_used_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_caches_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BUDGET, "nbytes", 100)
+    monkeypatch.setattr(BUDGET, "_new_nbytes", 0)  # whatever tests before this one have left
     large, small = Cache[int](30), Cache[int](1)
     small["old"] = 0
     large["first"], large["second"] = 1, 2  # 61 bytes: more than half of the budget
