@@ -165,6 +165,11 @@ def observing_only(*observers: Observer) -> Iterator[None]:
         OBSERVERS.reset(token)
 
 
+def is_taped() -> bool:
+    """Return whether a tape sees the ops that run, whose arrays it must be able to follow."""
+    return any(not observer.wants_parts for observer in OBSERVERS.get())
+
+
 def is_recorded() -> bool:
     """Return whether an active observer is told of runs (`wants_runs`), as a recorder is."""
     return any(observer.wants_runs for observer in OBSERVERS.get())

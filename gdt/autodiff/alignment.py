@@ -6,21 +6,32 @@ with sums, in the layout of the next weight that is split, and the whole pass be
 backward pass cuts a cotangent as its value is cut, over mesh axes along which it holds copies, for
 nothing, or a partial sum, for half of what resolving it costs.
 
-And the pass knows where it ends. The cotangent of what was looked up in a source is added up to the
-gradient of the table, which is reduced anyway. It may stay a partial sum, at no price.
+And the pass knows what reads a cotangent next: values that lie as the operand does, or as an op has
+moved it, and at its end the source. So products choose with the bytes that bring their cotangents
+there. What was looked up in a source is added up to the gradient of the table, which is reduced
+anyway: its cotangent may stay a partial sum, at no price.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
+from gdt.caches import memoized
+from gdt.engine.forms import with_form
 from gdt.engine.op import Op
+from gdt.observe import is_taped
 from gdt.ops.movement import relayout
+from gdt.ops.taking import take_in_range
+from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
-from gdt.sharding.strategy import considered
+from gdt.sharding.prices import OpStrategy, Price, output_types, scattering_nbytes
+from gdt.sharding.routes import route_bytes
+from gdt.sharding.rule import Rule
+from gdt.sharding.strategy import choose, considered, with_output
 
 
 def aligned(g: Any, op: Any, out: Any, args: Sequence[Any], dependent: Set[int]) -> Any:
@@ -44,32 +55,161 @@ def aligned(g: Any, op: Any, out: Any, args: Sequence[Any], dependent: Set[int])
     return _cut(g, out, arrays, dependent)
 
 
-def for_table(
-    g: Any, op: Any, args: Sequence[Any], static: Mapping[str, Any], position: int
-) -> Any:
-    """Return the cotangent `g` of the output of `op(*args, **static)`, where operand number
-    `position` has been looked up in a table.
+class Reader(NamedTuple):
+    """A reader of the cotangent of an array.
 
-    If the op is a product, and would gather the other operand for the cotangent of this one, `g`
-    returns in the layout in which that cotangent sends less, as a partial sum.
+    layout: that of the array, or of the source. kind: "values", for a pass that goes on through
+        values that lie so; "table", for the gradient of a table, which reads partial sums at no
+        price; or "source".
     """
-    if not isinstance(op, Op) or len(args) != 2:
-        return g
+
+    layout: Layout
+    kind: str = "values"
+
+    def nbytes(self, cotangent: ArrayType) -> int:
+        """Return the bytes that bring a cotangent there; but for a source, over the mesh axes that
+        split the layout, and partial sums over others are scattered."""
+        if self.kind == "source":
+            return route_bytes(cotangent, self.layout)
+        have, own_axes = cotangent.layout, self.layout.split_axes
+        kept = tuple(None if a in own_axes else r for a, r in enumerate(have.reductions))
+        others = [tuple(a for a in axes if a not in own_axes) for axes in have.dims]
+        dims = tuple(old + more for old, more in zip(self.layout.dims, others, strict=True))
+        target = cotangent.with_layout(Layout.of(have.mesh, dims, kept))
+        nbytes = route_bytes(cotangent, target.layout)
+        return nbytes if self.kind == "table" else nbytes + scattering_nbytes(target)
+
+    def takes_sums(self, price: Price, cotangent: ArrayType) -> bool:
+        """Return whether the cotangent is a partial sum that is free: one for a source, or one for
+        what no mesh axis splits, where no operand moves."""
+        is_whole = not (price.moved or self.layout.split_axes)
+        return any(cotangent.layout.reductions) and (self.kind == "source" or is_whole)
+
+
+class Reads(NamedTuple):
+    """The reads of arrays by the calls of a backward pass; keys are the numbers (`id`) of arrays.
+
+    counts: by how many operands an array is read; the cotangents of several are added up before
+        they move. tables: of what is looked up in a source, the layout of that. sources: the
+        arrays of whose gradients the pass is made.
+    """
+
+    counts: Counter[int]
+    tables: dict[int, Layout]
+    sources: Set[int]
+
+    @staticmethod
+    def of(calls: Sequence[Any], sources: Set[int]) -> Reads:
+        """Return what the calls read, and hold none of them."""
+        tables = {
+            id(out): args[0].layout
+            for op, args, _, out in calls
+            if op is take_in_range and id(args[0]) in sources
+        }
+        return Reads(Counter(id(x) for node in calls for x in node[1]), tables, sources)
+
+    def readers(self, x: DistributedArray) -> list[Reader]:
+        """Return what may read the cotangent of `x`, each in place of the others."""
+        if (table := self.tables.get(id(x))) is not None:
+            dims = tuple(tuple(a for a in axes if a in table.split_axes) for axes in x.layout.dims)
+            return [Reader(Layout.of(x.mesh, dims), "table")]
+        if self.counts[id(x)] > 1:
+            return []
+        if id(x) in self.sources:
+            return [Reader(x.layout.resolved, "source")]
+        return [Reader(form.layout.resolved) for form in with_form(x)]
+
+
+def for_readers(
+    g: Any,
+    op: Any,
+    args: tuple[Any, ...],
+    static: Mapping[str, Any],
+    position: int,
+    readers: Sequence[Reader],
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return the cotangent `g` of the output of `op(*args, **static)`, and the operands: where it
+    is a product, in the layouts in which the cotangent of operand number `position` sends the
+    least on its way to one of its `readers`, if the op's own choice sends more; on meshes of
+    several axes, whose links may differ, at least a third more.
+
+    A partial sum of which an earlier cotangent has been made is resolved first, for both.
+    """
+    if not (readers and isinstance(op, Op) and len(op.declaration.linear) == len(args) == 2):
+        return g, args
     other = args[1 - position]
-    if type(other) is not DistributedArray or g.mesh is not other.mesh:
-        return g
+    if not type(g) is type(other) is DistributedArray or g.mesh is not other.mesh:
+        return g, args
     rule, sizes, _ = op.declaration.bound_rule((args[0].type, args[1].type), dict(static))
-    if rule.linear != (frozenset({0}), frozenset({1})):
-        return g
-    terms = (rule.outs[0], rule.ins[1 - position])
-    rule = rule._replace(ins=terms, outs=(rule.ins[position],))
-    strategies = considered(rule, (g.type, other.type), sizes)
-    _, usual = min(strategies, key=itemgetter(0))
-    _, partial = min(strategies, key=lambda pair: pair[0].nbytes - pair[0].later)
-    target, unmoved = partial.target_layouts
-    if target is None or unmoved is not other.layout or usual.target_layouts[1] is other.layout:
-        return g
-    return relayout(g, target)
+    if rule.linear != (frozenset({0}), frozenset({1})) or not rule.reduced(0):
+        return g, args
+    rule = rule._replace(ins=(rule.outs[0], rule.ins[1 - position]), outs=(rule.ins[position],))
+    have = g.type if g._resolved is None else g._resolved.type
+    is_reread = g._is_passed and any(have.layout.reductions)
+    # The form of an array is none of what a tape has seen: its gradients would not reach the array.
+    others = [other] if is_taped() else with_form(other)
+    types = tuple(x.type for x in others)
+    moves = _fewest(rule, tuple(sizes.items()), have, is_reread, types, tuple(readers))
+    if moves is None:
+        return g, args
+    number, own_layout, other_layout = moves
+    moved = relayout(others[number], other_layout)
+    g = relayout(relayout(g, have.layout.resolved) if is_reread else g, own_layout)
+    return g, (moved, args[1]) if position else (args[0], moved)
+
+
+@memoized(1000)
+def _fewest(
+    rule: Rule,
+    factor_sizes: tuple[tuple[str, int], ...],
+    have: ArrayType,
+    is_reread: bool,
+    others: tuple[ArrayType, ...],
+    readers: tuple[Reader, ...],
+) -> tuple[int, Layout, Layout] | None:
+    """Return which of the forms of the other operand a product takes, and the layouts of both in
+    which its result sends the fewest bytes on its way to one of the readers; None where the op's
+    own choice is as good, or nearly.
+
+    have: the type of the cotangent. is_reread: it is a partial sum that has been passed on before.
+    """
+    sizes = dict(factor_sizes)
+
+    def read_nbytes(types: Sequence[ArrayType], strategy: OpStrategy) -> int:
+        (out,) = output_types(rule, types, sizes, strategy)
+        return min([reader.nbytes(out) for reader in readers])
+
+    usual: list[tuple[int, int]] = []  # the bytes of the op's own choice, and those with its reader
+    resolving = 0
+    if is_reread:
+        types = have, others[0]
+        strategy = choose(rule, types, sizes, frozenset({0}))
+        if 0 in strategy.passed():
+            return None
+        usual.append((0, strategy.nbytes + read_nbytes(types, strategy)))
+        resolving = route_bytes(have, have.layout.resolved)
+        have = have.with_layout(have.layout.resolved)
+    options: list[tuple[int, int, Any]] = []
+    for number, other in enumerate(others):
+        types = have, other
+        priced = sorted(considered(rule, types, sizes), key=itemgetter(0))
+        if not is_reread:
+            price, strategy = priced[0]
+            (out,) = output_types(rule, types, sizes, strategy)
+            if readers[0].takes_sums(price, out):
+                return None
+            nbytes = price.nbytes - price.later + read_nbytes(types, strategy)
+            usual.append((price.nbytes, nbytes))
+        for reader in readers:
+            priced += with_output(rule, types, sizes, reader.layout)
+        for price, strategy in priced:
+            nbytes = resolving + price.nbytes - price.later + read_nbytes(types, strategy)
+            options.append((nbytes, number, strategy.target_layouts))
+    nbytes, number, (own_layout, other_layout) = min(options, key=itemgetter(0))
+    own_nbytes = min(usual, key=itemgetter(0))[1]
+    if nbytes >= (own_nbytes if have.mesh.ndim == 1 else own_nbytes * 3 // 4):
+        return None
+    return number, own_layout, other_layout
 
 
 def _cut(

@@ -11,16 +11,15 @@ from gdt.arguments import MISFITS
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts
 from gdt.array.released import Recomputation
-from gdt.autodiff.alignment import aligned, for_table
+from gdt.autodiff.alignment import Reads, aligned, for_readers
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.comm.notes import noted_dataflow
 from gdt.engine.op import Op
 from gdt.errors import GdtError, GradientError, error
-from gdt.observe import OBSERVERS, is_recorded
+from gdt.observe import is_recorded, is_taped
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import add
-from gdt.ops.taking import take_in_range
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import INEXACT
 from gdt.sharding.layout import Layout
@@ -108,13 +107,11 @@ def _backward(
     for t, seed in zip(targets, seeds, strict=True):
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
     source_ids = _ids(sources)
-    looked_up = {
-        id(node[3]) for node in calls if node[0] is take_in_range and id(node[1][0]) in source_ids
-    }
-    is_taped = any(not observer.wants_parts for observer in OBSERVERS.get())
+    reads = Reads.of(calls, source_ids)
+    has_tape = is_taped()
 
     def replace(source: DistributedArray, gradient: DistributedArray) -> None:
-        if not is_taped:  # a tape around this one takes gradients as they were computed
+        if not has_tape:  # a tape around this one takes gradients as they were computed
             grads[id(source)] = gradient
             grads.pop(id(source._resolved), None)
 
@@ -127,7 +124,7 @@ def _backward(
             if g is not None:
                 g = aligned(g, op, out, args, dependent)
                 last_use = partial(releases.last_use, number)
-                for a, c in _cotangents(call, g, dependent, looked_up, last_use):
+                for a, c in _cotangents(call, g, dependent, reads, last_use):
                     if c is not None:
                         have = grads.get(id(a))
                         grads[id(a)] = c if have is None else add(have, c)
@@ -210,7 +207,7 @@ def _cotangents(
     call: Node,
     g: Any,
     dependent: Set[int],
-    looked_up: Set[int],
+    reads: Reads,
     last_use: Callable[[DistributedArray], None],
 ) -> list[tuple[DistributedArray, DistributedArray | None]]:
     """Return the operands of a call that depend on a source, with their cotangents for `g`.
@@ -258,8 +255,9 @@ def _cotangents(
         if (vjp := vjps[i]) is not None:
             if i == positions[-1] and isinstance(op, Op) and op.declaration.is_linear_in(i):
                 last_use(args[i])
-            c = for_table(g, op, args, static, i) if id(args[i]) in looked_up else g
-            cotangent = _called(op, f"operand {i}", vjp, c, out, args, static)
+            readers = reads.readers(args[i])
+            c, operands = for_readers(g, op, args, static, i, readers)
+            cotangent = _called(op, f"operand {i}", vjp, c, out, operands, static)
             cotangents.append((args[i], _checked_cotangent(op, i, args[i], cotangent)))
     return cotangents
 

@@ -58,6 +58,12 @@ FORMS: ContextVar[Forms | None] = ContextVar("gdt.forms", default=None)
 """The forms of the tape that records or whose backward pass runs; None where no op keeps any."""
 
 
+def with_form(x: DistributedArray) -> list[DistributedArray]:
+    """Return an array, and its form if it has one."""
+    form = (FORMS.get() or Forms()).get(x)
+    return [x] if form is None else [x, form]
+
+
 @contextmanager
 def keeping_forms(forms: Forms | None) -> Iterator[None]:
     """Have ops keep forms there, and take them from there, inside the `with` statement."""

@@ -92,6 +92,16 @@ def price_with_sums(
     return price._replace(nbytes=price.nbytes - price.later + later, later=later)
 
 
+def output_types(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: OpStrategy
+) -> list[ArrayType]:
+    """Return the types of the outputs of a strategy, with the dtype that they have for all that is
+    known here."""
+    dtype = _dtype_of_outputs(types)
+    pairs = zip(out_shapes(rule, sizes), strategy.output_layouts, strict=True)
+    return [ArrayType.of(shape, dtype, layout) for shape, layout in pairs]
+
+
 def _resolution_nbytes(array_type: ArrayType | None) -> int:
     """Return the bytes that resolving an array's partial reductions sends."""
     return route_bytes(array_type, array_type.layout.resolved) if array_type else 0
@@ -102,15 +112,14 @@ def _reduction_nbytes(
 ) -> int:
     """Return the bytes that all devices send to reduce the partial outputs of a strategy so that
     each device has one shard: those of a reduce-scatter, half of those of an all-reduce."""
-    dtype = _dtype_of_outputs(types)
-    nbytes = 0
-    for shape, layout in zip(out_shapes(rule, sizes), strategy.output_layouts, strict=True):
-        sizes_of = layout.mesh.sizes
-        p = math.prod(sizes_of[a] for a, r in enumerate(layout.reductions) if r is not None)
-        if p > 1:
-            local = ArrayType.of(shape, dtype, layout).local_nbytes
-            nbytes += layout.mesh.size * (p - 1) * local // p
-    return nbytes
+    return sum(map(scattering_nbytes, output_types(rule, types, sizes, strategy)))
+
+
+def scattering_nbytes(array_type: ArrayType) -> int:
+    """Return the bytes that reduce-scatters of an array's partial sums send."""
+    mesh, reductions = array_type.mesh, array_type.layout.reductions
+    p = math.prod(n for n, r in zip(mesh.sizes, reductions, strict=True) if r)
+    return mesh.size * (p - 1) * array_type.local_nbytes // p
 
 
 def _merged_nbytes(
@@ -119,10 +128,9 @@ def _merged_nbytes(
     """Return the bytes that merging the statistics of shards sends: mostly two all-reduces of
     arrays of the size of the first output."""
     axes = [a for f in rule.reduced(0) for a in strategy.axes.get(f, ())]
-    layout, shape = strategy.output_layouts[0], out_shapes(rule, sizes)[0]
-    p = math.prod(layout.mesh.sizes[a] for a in axes)
-    local_nbytes = ArrayType.of(shape, _dtype_of_outputs(types), layout).local_nbytes
-    return 2 * (layout.mesh.size // p) * 2 * (p - 1) * local_nbytes
+    out = output_types(rule, types, sizes, strategy)[0]
+    p = math.prod(out.mesh.sizes[a] for a in axes)
+    return 2 * (out.mesh.size // p) * 2 * (p - 1) * out.local_nbytes
 
 
 def _unsplit_nbytes(

@@ -78,6 +78,19 @@ def considered(
     return _with_exchanges(rule, types, sizes, list(_priced(rule, types, sizes)))
 
 
+def with_output(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], layout: Layout
+) -> Iterator[tuple[Price, OpStrategy]]:
+    """Yield the strategies in which the mesh axes that split `layout` split the output so, and
+    others do what operands suggest, with their prices."""
+    options = [_options(rule, types, sizes, a) for a in range(layout.mesh.ndim)]
+    for dim, axes in zip(rule.outs[0], layout.dims, strict=True):
+        for a in axes:
+            options[a] = [next((f for f in dim if f not in rule.whole), None)]
+    for strategy in _strategies(rule, types, sizes, options):
+        yield price_of(rule, types, sizes, strategy, frozenset(), 0), strategy
+
+
 def _priced(
     rule: Rule,
     types: Sequence[ArrayType | None],

@@ -251,6 +251,33 @@ def test_a_partial_cotangent_below_twice_its_operands_is_scattered_once() -> Non
     assert [c.kind for c in counter][2:] == ["all_reduce"]
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_the_cotangent_of_a_product_is_made_where_values_lie_that_it_meets(blocks: int) -> None:
+    """An MLP of weights that are all split by columns: in rows the cotangent would send less at
+    first, and exchange what it meets on its way."""
+    mesh = gdt.create_mesh([("a", 2)], blocks=blocks, device_type="CPU")
+    rng = np.random.default_rng(0)
+    shapes = (16, 24), (24, 8), (8, 4), (4, 2)
+    x, *weights = (rng.standard_normal(shape) for shape in shapes)
+    whole = gdt.Layout([None, None], mesh)
+    parameters = [gdt.asarray(w, layout=whole.split_as(((), (0,)))) for w in weights]
+
+    def loss(weights: list[gdt.DistributedArray], x: Any) -> gdt.DistributedArray:
+        for w in weights:
+            x = gdt.tanh(x @ w)
+        return gdt.mean(x)
+
+    with gdt.count_collectives() as counter:
+        gradients = gdt.grad(loss)(parameters, gdt.asarray(x, layout=whole))
+    for got, want in zip(gradients, gdt.grad(loss)([*map(gdt.asarray, weights)], x), strict=True):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-12)
+    # Of the second weight and back, of the sums of its layer and of their cotangent, of the value.
+    assert [(c.kind, c.bytes) for c in counter] == [
+        ("all_to_all", 128), ("all_reduce", 1024), ("all_reduce", 1024), ("all_to_all", 128),
+        ("all_reduce", 16),
+    ]  # fmt: skip
+
+
 def test_a_partial_cotangent_of_two_operands_is_resolved_before_the_first() -> None:
     """A product takes it for both of its operands, and what goes on is whole."""
     mesh = gdt.create_mesh([("m", 4)], device_type="CPU")
@@ -458,8 +485,8 @@ def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> N
     pairs = zip(RECORDED["sent"], RECORDED["fewest"], strict=True)
     ratios = sorted(sent / max(fewest, 1) for sent, fewest in pairs)
     assert len(ratios) == 300
-    assert ratios[150] <= 1.14 and ratios[-1] <= 7.8
-    assert sum(r > 1.5 for r in ratios) <= 49 and sum(r > 3 for r in ratios) <= 7
+    assert ratios[150] <= 1.1 and ratios[-1] <= 7.8
+    assert sum(r > 1.5 for r in ratios) <= 48 and sum(r > 3 for r in ratios) <= 7
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
