@@ -24,16 +24,14 @@
 // Launch: block THREADS, grid (items * rows / (WARPS 16 STRIPS)), of attention_mma_dkv and WIDTH
 // 256 also 2, a half of the columns of the sums for each. WIDTH: at least `features` and `values`.
 // Shared: (rows + columns) of two matrices, in rows of WIDTH + PER_PACK. Not yet measured on a GPU.
-#include "attention.cuh"
+#include "scores.cuh"
 
 constexpr int WARPS = 4;
 constexpr int THREADS = 128;
-constexpr int STRIP = 16;
 constexpr int KEYS = 64;     // of a tile of attention_mma
 constexpr int COLUMNS = 32;  // of a tile of the gradients
 constexpr int NARROW = 128;  // WIDTH up to which a warp has two strips, or two tiles are under way
 constexpr int PART = 32;     // features, after which a product may end before WIDTH
-constexpr float LN_2 = 0.69314718055994530942f;
 
 #if defined(GDT_CPU) || __CUDA_ARCH__ >= 800
 namespace {
@@ -57,10 +55,6 @@ template <typename T, int WIDTH> struct Tile {
     }
   }
 };
-__device__ __forceinline__ int own_lane() { return threadIdx.x % WARP; }
-// Row `half` (0 or 1) of a strip, and the first of two columns of a group of 8, of this lane.
-__device__ __forceinline__ int own_row(int half) { return own_lane() / 4 + 8 * half; }
-__device__ __forceinline__ int own_column() { return own_lane() % 4 * 2; }
 // Score number i of a thread: row i % 4 / 2 and column i % 2 of group i / 4.
 template <int STRIPS, int GROUPS>
 __device__ __forceinline__ float& score_of(float (&scores)[STRIPS][GROUPS][4], int i) {
@@ -130,14 +124,6 @@ __device__ __forceinline__ void add_products(float (&sums)[STRIPS][OUT][4],
     }
   }
 }
-__device__ __forceinline__ void write_pair(float* to, float first, float second) {
-  store(to, Pack<float, 2>{{first, second}});
-}
-template <typename T>
-__device__ __forceinline__ void write_pair(T* to, float first, float second) {
-  const uint32_t pair[1] = {ptx::to_pair(first, second, T())};
-  ptx::store_words(to, pair);
-}
 // Writes factor sums to the rows of `out`, (rows, width), from column `from` on.
 template <int OUT, typename Result>
 __device__ __forceinline__ void write_sums(const float (&sums)[1][OUT][4], Result* out, int first,
@@ -153,34 +139,6 @@ __device__ __forceinline__ void write_sums(const float (&sums)[1][OUT][4], Resul
     }
 }
 
-// ---- what is seen -------------------------------------------------------------------------------
-// Of a thread's scores of a tile: bit 4 (GROUPS s + g) + e is for score [s][g][e].
-struct Bits {
-  u64 seen, kept;
-  bool all_seen, all_kept;
-  __device__ __forceinline__ bool sees(int score) const { return seen >> score & 1; }
-  __device__ __forceinline__ bool keeps(int score) const { return kept >> score & 1; }
-};
-// In a loop, which is shorter than a piece of code for every score. row, column: the first ones of
-// the warp. BY_KEYS: rows are keys, and columns queries.
-template <int STRIPS, int GROUPS, bool BY_KEYS>
-__device__ __forceinline__ Bits look(const Sight& sight, int row, int column) {
-  const int query = BY_KEYS ? column : row, key = BY_KEYS ? row : column;
-  constexpr int ROWS = STRIPS * STRIP, WIDTH = GROUPS * 8;
-  const bool all = BY_KEYS ? sight.sees_tile(query, key, WIDTH, ROWS)
-                           : sight.sees_tile(query, key, ROWS, WIDTH);
-  Bits bits = {0, 0, all, !sight.seed};
-  if (all && !sight.seed) return bits;
-#pragma unroll 1
-  for (int n = 0; n < STRIPS * GROUPS * 4; n++) {
-    const int y = row + n / 4 / GROUPS * STRIP + own_row(n / 2 % 2),
-              x = column + n / 4 % GROUPS * 8 + own_column() + n % 2;
-    const int own_query = BY_KEYS ? x : y, own_key = BY_KEYS ? y : x;
-    bits.seen |= static_cast<u64>(all || sight.sees(own_query, own_key)) << n;
-    bits.kept |= static_cast<u64>(!sight.seed || sight.keeps(own_query, own_key)) << n;
-  }
-  return bits;
-}
 // f(sees, keeps), functions of the number of a score; where both always hold the compiler knows it.
 template <typename F> __device__ __forceinline__ void with_bits(const Bits& bits, F f) {
   auto always = [](int) { return true; };
@@ -190,11 +148,6 @@ template <typename F> __device__ __forceinline__ void with_bits(const Bits& bits
       [&](int i) { return bits.all_kept || bits.keeps(i); });
 }
 
-// The merge of the four lanes of a row.
-template <typename Merge> __device__ __forceinline__ float merge_row(float value, Merge merge) {
-  value = merge(value, shuffle_xor(value, 1));
-  return merge(value, shuffle_xor(value, 2));
-}
 // A log-sum-exp as an exponent of 2; of a row whose scores are all -inf one that makes weights 0.
 __device__ __forceinline__ float exponent_of(float lse) {
   return lse == -infinity<float>() ? infinity<float>() : lse * LOG2_E;

@@ -23,22 +23,15 @@
 // Launch: block HOPPER_THREADS; grid: one block for each multiprocessor, but no more than there are
 // tasks, which are (tiles of m x n, pieces, items), tiles fastest. Dynamic shared memory: the
 // slots, then a slab for each multiplying warp. Not yet measured on a GPU.
+#include "hopper.cuh"
 #include "matmul.cuh"
 
-constexpr int HOPPER_THREADS = 384;
-constexpr int WARPGROUP = 128;
-constexpr int MULTIPLIERS = 2;
 constexpr int TILE_M = 128;
-constexpr int ROW_BYTES = 128;    // a row of a tile in shared memory, which the swizzle spans
-constexpr int STEP_BYTES = 32;    // the part of k of one wgmma
-constexpr int ATOM_BYTES = 1024;  // eight rows, after which the swizzle repeats
 constexpr int SLOTS_BYTES = 196608;
 constexpr int SLAB_COLUMNS = 64;
 constexpr int SLAB_ROWS = 16;
 constexpr int SLABS_BYTES = 32768;
 constexpr int PACK = 4;  // elements that are stored at once
-constexpr int FEEDER_REGISTERS = 40;
-constexpr int MULTIPLIER_REGISTERS = 232;
 
 #if defined(GDT_CPU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace {
@@ -62,35 +55,6 @@ template <int STAGES> struct Turn {
   unsigned parity = 0;
   __device__ __forceinline__ void next() {
     if (++slot == STAGES) slot = 0, parity ^= 1;
-  }
-};
-// The descriptor of a tile that was copied with the swizzle of 128 bytes: 8 rows are `stride` bytes
-// apart, and 64 lines, where rows run across k, `leading` bytes.
-__device__ __forceinline__ uint64_t describe_tile(const void* tile, int leading, int stride) {
-  constexpr uint64_t SWIZZLE_128 = 1ull << 62;
-  return ptx::shared_address(tile) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
-         static_cast<uint64_t>(stride >> 4) << 32 | SWIZZLE_128;
-}
-// One factor's tile in a slot: LINES (rows of x, columns of w) by 128 bytes of k. ALONG_K:
-// neighbours in memory are neighbours in k.
-template <typename T, int LINES, bool ALONG_K> struct SharedTile {
-  static constexpr int ROW = ROW_BYTES / sizeof(T), K = ROW, BYTES = LINES * ROW_BYTES;
-  static constexpr int BOX = ROW * ROW_BYTES;  // bytes of 64 lines across k
-
-  static __device__ __forceinline__ void copy(unsigned char* to, const TensorMap* map,
-                                              uint64_t* filled, int line, int k, int item) {
-#pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : LINES / ROW); i++)
-      ptx::copy_tile(to + i * BOX, map, filled, ALONG_K ? k : line + i * ROW, ALONG_K ? line : k,
-                     item);
-  }
-  // Lines from `line`, a multiple of 64, on; `step` counts the products of a slot.
-  static __device__ __forceinline__ uint64_t describe(const unsigned char* tile, int line,
-                                                      int step) {
-    constexpr int K_STEP = STEP_BYTES / sizeof(T);
-    const int at = ALONG_K ? line * ROW_BYTES + step * STEP_BYTES
-                           : line / ROW * BOX + step * K_STEP * ROW_BYTES;
-    return describe_tile(tile + at, BOX, ATOM_BYTES);
   }
 };
 // Pass the 64 x COLUMNS sums of a warpgroup to the sink, 64 columns at a time, through each warp's

@@ -184,11 +184,16 @@ INLINE void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;"
 template <int GROUPS> INLINE void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
-// Wait until all groups are done, so that d may be used.
-template <int N> INLINE void warpgroup_finish(float (&d)[N]) {
-  warpgroup_wait<0>();
+// Wait until all but the last GROUPS groups are done, of whose sums d is none, so that d may be used.
+template <int GROUPS = 0, int N> INLINE void warpgroup_finish(float (&d)[N]) {
+  warpgroup_wait<GROUPS>();
 #pragma unroll
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");  // no use of d moves up
+}
+// After such a wait: no register of left factors is written again before.
+template <int N> INLINE void warpgroup_keep(uint32_t (&a)[N][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
 // d (64 x n, float32) = a (64 x k) b (k x n) + keep d, with k = 32 bytes of elements; a and b are
 // descriptors of tiles in shared memory. A_ACROSS, B_ACROSS: neighbours in memory are neighbours in
@@ -197,12 +202,14 @@ template <int N> INLINE void warpgroup_finish(float (&d)[N]) {
 // d[4 j], d[4 j + 1] of the first row, d[4 j + 2], d[4 j + 3] of the second.
 #define TEN(t) \
   "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
+#define SUMS_32 TEN() TEN(1) TEN(2) "%30,%31"
 #define SUMS_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63"
 #define SUMS_128                                                                       \
   TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
   "%120,%121,%122,%123,%124,%125,%126,%127"
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+#define D_32 D16(0), D16(16)
 #define D_64 D16(0), D16(16), D16(32), D16(48)
 #define D_128 D_64, D16(64), D16(80), D16(96), D16(112)
 #define OPERANDS_64 "%64, %65, p, 1, 1"
@@ -227,6 +234,23 @@ WGMMA(bfloat16_t, 64, "m64n128k16", "bf16", TURNS_64)
 WGMMA(bfloat16_t, 128, "m64n256k16", "bf16", TURNS_128)
 WGMMA(float, 64, "m64n128k8", "tf32", "")
 WGMMA(float, 128, "m64n256k8", "tf32", "")
+#undef WGMMA
+// d (64 x n) += a (64 x 16) b (16 x n), a in registers: a warp has 16 rows of it as of `multiply`.
+#define LEFT_32 "{%32,%33,%34,%35}, %36, p, 1, 1, %37"
+#define LEFT_64 "{%64,%65,%66,%67}, %68, p, 1, 1, %69"
+#define WGMMA(tag, SUMS, shape, type)                                                         \
+  template <bool B_ACROSS>                                                                    \
+  INLINE void add_product(float (&d)[SUMS], const uint32_t (&a)[4], uint64_t b, tag) {        \
+    asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                   \
+                 "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" SUMS_##SUMS \
+                 "}, " LEFT_##SUMS ";\n}"                                                     \
+                 : D_##SUMS                                                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B_ACROSS)));   \
+  }
+WGMMA(half_t, 32, "m64n64k16", "f16")
+WGMMA(half_t, 64, "m64n128k16", "f16")
+WGMMA(bfloat16_t, 32, "m64n64k16", "bf16")
+WGMMA(bfloat16_t, 64, "m64n128k16", "bf16")
 #undef WGMMA
 #endif
 #undef INLINE

@@ -1,5 +1,5 @@
 // Small kernels with one planted bug each, and their correct twins: what each detector has to find.
-#include "block.cuh"
+#include "hopper.cuh"
 
 namespace {
 constexpr int LANES = 32;
@@ -105,3 +105,31 @@ __global__ void copy_with_wait(float* out, const float* in) {
   ptx::copy_async_wait<0>();
   out[threadIdx.x] = s[threadIdx.x].of[0];
 }
+
+// out (64, 64) = a (64, 16) b (16, 64), in: a, then b; a in registers, as "Matrix Fragments for
+// wgmma.mma_async.m64nNk16" of the PTX documentation has it: register i of a lane has the row lane / 4 + i % 2 * 8 of
+// its warp's 16, and the columns lane % 4 * 2 + i / 2 * 8 + {0, 1}.
+template <bool FENCED, bool OVERWRITTEN> __device__ void multiply_registers(float* out, const float* in) {
+  GDT_DYNAMIC_SHARED(shared);
+  const int t = threadIdx.x, row = t / 32 * 16 + t % 32 / 4, column = t % 4 * 2;
+  for (int i = t; i < 16 * 64; i += 128) {
+    const int at = i / 64 * 128 + i % 64 * 2;
+    *reinterpret_cast<half_t*>(shared + (at ^ (i / 64 % 8) << 4)) = ptx::to_half(in[64 * 16 + i]);
+  }
+  __syncthreads();
+  uint32_t a[4];
+  for (int i = 0; i < 4; i++) {
+    const float* pair = in + (row + i % 2 * 8) * 16 + column + i / 2 * 8;
+    a[i] = ptx::to_pair(pair[0], pair[1], half_t());
+  }
+  float sums[32] = {};
+  if (FENCED) ptx::warpgroup_fence();
+  ptx::add_product<true>(sums, a, SharedTile<half_t, 64, false>::describe(shared, 0, 0), half_t());
+  ptx::warpgroup_commit();
+  if (OVERWRITTEN) a[3] = 0;
+  ptx::warpgroup_finish(sums);
+  for (int i = 0; i < 32; i++) out[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + column + i % 2] = sums[i];
+}
+__global__ void registers_fenced(float* out, const float* in) { multiply_registers<true, false>(out, in); }
+__global__ void registers_unfenced(float* out, const float* in) { multiply_registers<false, false>(out, in); }
+__global__ void registers_overwritten(float* out, const float* in) { multiply_registers<true, true>(out, in); }

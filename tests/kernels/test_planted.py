@@ -136,3 +136,27 @@ def test_the_correct_twins_are_right(run) -> None:
     assert run("with_barrier").tolist() == list(range(64, 0, -1))
     assert run("last_block")[0] == 1 + 2 + 3 + 4
     assert run("copy_with_wait").tolist() == list(range(1, 129, 4))
+
+
+def product_in_registers(kernel: str, folder: Path, **schedule: str) -> bool:
+    """Whether a product of a warpgroup with a left factor in registers is NumPy's."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-8, 8, (64, 16)), rng.integers(-8, 8, (16, 64))
+    given = np.concatenate([a.ravel(), b.ravel()]).astype(np.float32)
+    out = np.zeros((64, 64), np.float32)
+    call = KernelCall(Instance("planted.cu", kernel), (1,), (128,), (out, given), 2048)
+    everything = [Instance("planted.cu", k) for k in sources.declarations("planted.cu", folder)]
+    runner = CpuRunner("planted.cu", everything, None, folder)
+    try:
+        runner.run(call, **schedule)
+    finally:
+        runner.close()
+    return np.array_equal(out, a @ b)
+
+
+def test_registers_of_a_left_factor_are_read_until_the_wait(folder: Path) -> None:
+    for mode in ("early", "late"):
+        assert product_in_registers("registers_fenced", folder, order="random", async_mode=mode)
+    assert not product_in_registers("registers_overwritten", folder, async_mode="late")
+    with pytest.raises(LaunchError, match="no fence before the registers"):
+        product_in_registers("registers_unfenced", folder)

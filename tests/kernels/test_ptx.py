@@ -100,6 +100,23 @@ PROBE group_products(uint64_t a, uint64_t b, int keep, float* out) {
   ptx::warpgroup_finish(e);
   for (int i = 0; i < 64; i++) out[threadIdx.x * 64 + i] += e[i];
 }
+template <typename T, int N> __device__ void multiply_registers(const uint4* a, uint64_t b,
+                                                                float* out) {
+  float d[N];
+  for (int i = 0; i < N; i++) d[i] = out[i];
+  const uint4 x = a[threadIdx.x];
+  uint32_t left[1][4] = {{x.x, x.y, x.z, x.w}};
+  ptx::warpgroup_fence();
+  ptx::add_product<true>(d, left[0], b, T()), ptx::warpgroup_commit();
+  ptx::warpgroup_finish(d), ptx::warpgroup_keep(left);
+  for (int i = 0; i < N; i++) out[threadIdx.x * N + i] = d[i];
+}
+PROBE half_registers(const uint4* a, uint64_t b, float* out) {
+  multiply_registers<half_t, 32>(a, b, out);
+}
+PROBE bfloat16_registers(const uint4* a, uint64_t b, float* out) {
+  multiply_registers<bfloat16_t, 64>(a, b, out);
+}
 #endif
 """
 NARROW = r"LDG\.E (R\d+),.*F2FP\.{}\.F32\.PACK_AB (R\d+), RZ, \1 .*STG\.E\.U16 .*, \2 ;"
@@ -109,6 +126,11 @@ MATRICES = r"LDSM\.16\.{}88\.4 (R\d+), .*STG\.E\.128 .*, \1 ;"
 PRODUCT = (
     r"(?=.*LDG\.E\.64 (R\d+),)(?=.*?LDG\.E\.128 (R\d+),)(?=.*LDG\.E\.128 (R\d+),)"
     r".*{} (R\d+), \2, \1, \3 .*STG\.E\.128 .*, \4 ;"
+)
+# The left factor as it was loaded; the sums are added to.
+REGISTERS = (
+    r"(?=.*LDG\.E\.128 (R\d+),).*WARPGROUP\.ARRIVE ;.*HGMMA\.{} (R\d+), \1, gdesc\[UR\d+\]\.tnspB,"
+    r" \2, gsb0 ;.*DEPBAR\.LE gsb0, 0x0 ;.*STG\.E \S+, \2 ;"
 )
 OLD = "sm_75"  # without conversions to bfloat16
 FACTS = {  # by probe: what its machine code must match, in the order of instructions
@@ -141,6 +163,8 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     r".* (R\d+), RZ, RZ, UR13 ;.*SYNCS\.ARRIVE\.TRANS64 RZ, \[UR9\], \1 ;.*UTMALDG\.3D \[UR8\],",
     "group_products": r"UISETP\.NE\S* (UP\d), .*HGMMA\S* (R\d+), gdesc\[UR\d+\], \2, \1, gsb0 ;"
     r".*HGMMA.*DEPBAR\.LE gsb0, 0x1 ;",
+    "half_registers": REGISTERS.format(r"64x64x16\.F32"),
+    "bfloat16_registers": REGISTERS.format(r"64x128x16\.F32\.BF16"),
 }
 PLANTED = [  # a probe, and the text that is wrong
     ("zero_fill", ", 16, %2;", ", 16;"),
@@ -166,6 +190,10 @@ PLANTED = [  # a probe, and the text that is wrong
     ("copied_tile", "arrive.expect_tx.shared::cta.b64 _,", "expect_tx.relaxed.cta.shared::cta.b64"),
     ("group_products", "setp.ne.b32 p,", "setp.eq.b32 p,"),
     ("group_products", "wgmma.wait_group.sync.aligned %0", "wgmma.wait_group.sync.aligned 2"),
+    ("half_registers", "{%32,%33,%34,%35}", "{%32,%34,%33,%35}"),
+    ("half_registers", "%36, p, 1, 1, %37", "%36, p, 1, 1, 0"),
+    ("bfloat16_registers", "{%64,%65,%66,%67}", "{%65,%64,%66,%67}"),
+    ("bfloat16_registers", "setp.eq.b32 p, 0, 0;", "setp.eq.b32 p, 0, 1;"),
 ]
 
 

@@ -13,6 +13,7 @@ struct Work {  // a copy of 16 bytes or of a tile, or one thread's share of a pr
   void* to;
   uint64_t a, b;
   int c[3];
+  const uint32_t* left[4];  // a product's left factor in the registers of the four lanes that share its rows
   unsigned group;
 };
 constexpr unsigned IN_FLIGHT = 64;
@@ -41,10 +42,11 @@ NOT_SANITIZED inline void reset_async(int mode) {
 }
 NOT_SANITIZED inline bool now() { return async_mode == EARLY || (async_mode == TOSSED && next_random() & 1); }
 NOT_SANITIZED inline Queue& mine(Queue* queues) { return queues[runtime.current->index]; }
-NOT_SANITIZED inline bool run_late_copy() {  // when no thread can go on
-  const bool some = tiles.first != tiles.last;
-  if (some) tiles.run_first();
-  return some;
+NOT_SANITIZED inline bool run_late_copy() {  // when no thread can go on; of several any may be the next
+  const unsigned some = tiles.last - tiles.first;
+  if (!some) return false;
+  std::swap(tiles.items[tiles.first % IN_FLIGHT], tiles.items[(tiles.first + next_random() % some) % IN_FLIGHT]);
+  return tiles.run_first(), true;
 }
 inline void run_copy(const Work& w) {
   memcpy(w.to, (const void*)w.a, w.b);
@@ -212,10 +214,11 @@ template <int GROUPS> inline void warpgroup_wait(int line = __builtin_LINE()) {
   mine(products).finish_all_but(GROUPS);
   release(edge), meet(m, group * 128, 128, "wgmma.wait_group", line), acquire(edge);
 }
-template <int N> inline void warpgroup_finish(float (&)[N], int line = __builtin_LINE()) {
-  warpgroup_wait<0>(line);
+template <int GROUPS = 0, int N> inline void warpgroup_finish(float (&)[N], int line = __builtin_LINE()) {
+  warpgroup_wait<GROUPS>(line);
   registers_are_fenced[runtime.current->index] = false;
 }
+template <int N> inline void warpgroup_keep(uint32_t (&)[N][4]) {}
 
 inline float to_float(float tf32) { return __uint_as_float(__float_as_uint(tf32) & 0xffffe000); }  // the rest is ignored
 template <class T, bool ACROSS> inline float tile_element(uint64_t tile, unsigned line, unsigned k) {
@@ -226,26 +229,51 @@ template <class T, bool ACROSS> inline float tile_element(uint64_t tile, unsigne
   memcpy(&value, runtime.dynamic + (at ^ (at >> 7 & 7) << 4), sizeof value);
   return to_float(value);
 }
-template <class T, int N, bool A_ACROSS, bool B_ACROSS> inline void run_product(const Work& w) {
-  constexpr int K = 32 / sizeof(T);
-  const unsigned t = runtime.current->index % 128, row = t / 32 * 16 + t % 32 / 4;
-  float a[2][K], b[K], *d = (float*)w.to;
-  for (int i = 0; i < 2 * K; i++) a[i / K][i % K] = tile_element<T, A_ACROSS>(w.a, row + i / K * 8, i % K);
+// d = rows of a (those of a thread) b + keep d
+template <class T, int N, bool B_ACROSS, int K> inline void run_rows(float* d, const float (&a)[2][K], uint64_t tile, bool keep) {
+  const unsigned member = runtime.current->index % 4;
+  float b[K];
   for (int i = 0; i < N / 2; i++) {
-    for (int k = 0; k < K; k++) b[k] = tile_element<T, B_ACROSS>(w.b, i / 2 * 8 + t % 4 * 2 + i % 2, k);
+    for (int k = 0; k < K; k++) b[k] = tile_element<T, B_ACROSS>(tile, i / 2 * 8 + member * 2 + i % 2, k);
     for (int half = 0; half < 2; half++) {
       float sum = 0, &to = d[i / 2 * 4 + half * 2 + i % 2];
       for (int k = 0; k < K; k++) sum += a[half][k] * b[k];
-      to = w.c[0] ? to + sum : sum;
+      to = keep ? to + sum : sum;
     }
   }
 }
-template <bool A_ACROSS, bool B_ACROSS, int N, class T> inline void multiply_tiles(float (&d)[N], uint64_t a, uint64_t b, int keep, T) {
+template <class T, int N, bool A_ACROSS, bool B_ACROSS> inline void run_product(const Work& w) {
+  constexpr int K = 32 / sizeof(T);
+  const unsigned t = runtime.current->index % 128, row = t / 32 * 16 + t % 32 / 4;
+  float a[2][K];
+  for (int i = 0; i < 2 * K; i++) a[i / K][i % K] = tile_element<T, A_ACROSS>(w.a, row + i / K * 8, i % K);
+  run_rows<T, N, B_ACROSS>((float*)w.to, a, w.b, w.c[0]);
+}
+template <class T, int N, bool B_ACROSS> inline void run_register_product(const Work& w) {
+  constexpr int K = Element<T>::K;
+  float a[2][K];
+  for (int k = 0; k < K; k++) {
+    uint32_t words[4];
+    copy_bytes(words, w.left[k % 8 / 2], sizeof words);
+    for (int half = 0; half < 2; half++) a[half][k] = Element<T>::at(&words[half + k / 8 * 2], k % 2);
+  }
+  run_rows<T, N, B_ACROSS>((float*)w.to, a, w.b, true);
+}
+inline void issue_product(const Work& product, std::initializer_list<uint64_t> descriptors) {
   if (!registers_are_fenced[runtime.current->index]) SHIM_FAIL("wgmma: no fence before the registers of sums are used");
-  for (uint64_t tile : {a, b})
+  for (uint64_t tile : descriptors)
     if (tile >> 62 != 1) SHIM_FAIL("wgmma: the descriptor of a tile without the swizzle of 128 bytes");
-  const Work product = {run_product<T, N, A_ACROSS, B_ACROSS>, d, a, b, {keep}};
-  if (mine(products).first == mine(products).last && now()) return run_product<T, N, A_ACROSS, B_ACROSS>(product);
+  if (mine(products).first == mine(products).last && now()) return product.run(product);
   mine(products).push(product);
+}
+template <bool A_ACROSS, bool B_ACROSS, int N, class T> inline void multiply_tiles(float (&d)[N], uint64_t a, uint64_t b, int keep, T) {
+  issue_product({run_product<T, N, A_ACROSS, B_ACROSS>, d, a, b, {keep}}, {a, b});
+}
+template <bool B_ACROSS, int N, class T> inline void add_product(float (&d)[N], const uint32_t (&a)[4], uint64_t b, T, int line = __builtin_LINE()) {
+  const uint32_t* registers = a;
+  const Slot* slots = exchange(~0u, &registers, sizeof registers, "wgmma", line);
+  Work product = {run_register_product<T, N, B_ACROSS>, d, 0, b};
+  for (int i = 0; i < 4; i++) copy_bytes(&product.left[i], slots[lane() / 4 * 4 + i], sizeof registers);
+  issue_product(product, {b});
 }
 }  // namespace ptx
