@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 INI = Path(__file__).with_name("pytest.ini")
 KERNELS = (
-    "attention", "batchnorm", "engine", "matmul", "matmul_hopper", "models", "random", "reduce",
-    "samples", "softmax_ce", "update",
+    "attention", "attention_hopper", "batchnorm", "engine", "matmul", "matmul_hopper", "models",
+    "random", "reduce", "samples", "softmax_ce", "update",
 )  # fmt: skip
 FUNCTIONS, SHARED = "function_equals", "twin or processes or rank_of or ranks_of"
 """Of tests/test_gpu.py: single functions, and what needs several ranks of NCCL on the GPU."""
@@ -109,9 +109,9 @@ def of_kernels(families: Sequence[str]) -> list[str]:
 def stages(places: Places, workers: int) -> dict[str, Stage]:
     """Every stage, in the order in which they run."""
     module = lambda name, *options: (sys.executable, "-m", name, *map(str, options))
-    sanitized = lambda family: (
+    sanitized = lambda *families: (
         "compute-sanitizer", "--error-exitcode", "9",
-        *pytest("-x", "-vv", "-m", PLAIN, *of_kernels([family]), "-k", "not sanitizers"),
+        *pytest("-x", "-vv", "-m", PLAIN, *of_kernels(families), "-k", "not sanitizers"),
     )  # fmt: skip
     report = lambda parts, *options: module(
         "bench.gpu.report", "--output", places.output, "--parts", parts, *options
@@ -167,6 +167,6 @@ def stages(places: Places, workers: int) -> dict[str, Stage]:
         "copies": Stage(
             "compute-sanitizer finds no fault in kernels with asynchronous copies and barriers",
             150,
-            sanitized("matmul_hopper"),
+            sanitized("attention_hopper", "matmul_hopper"),
         ),
     }

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from gdt.cuda import compiler, launches, sources
 from gdt.cuda.compiler import Cubin
 from gdt.cuda.launches.attention import MMA_WIDTHS, launch_shape
+from gdt.cuda.launches.attention_hopper import WIDTHS
 from gdt.cuda.sources import Instance
 
 REPORT = re.compile(
@@ -57,8 +58,9 @@ def _row(
 
 
 def _attention_row(kernel: str, width: int, passes: str, expected: str) -> Row:
-    result = () if kernel == "attention_mma" else ("float",)
-    instance = Instance("attention_mma.cu", kernel, ("half_t", str(width), *result))
+    result = ("float",) if kernel.endswith(("_dq", "_dkv")) else ()
+    file = "attention_hopper.cu" if kernel == "attention_wgmma" else "attention_mma.cu"
+    instance = Instance(file, kernel, ("half_t", str(width), *result))
     _, (threads,), shared = launch_shape(instance, 1, 1)
     return Row(instance, threads, shared, passes, "none on tensor cores", expected)
 
@@ -96,6 +98,12 @@ ROWS = [
             ("attention_mma_dkv", "4 products", "150 to 200 TFLOP/s: FlashAttention-2"),
         )
         for width in MMA_WIDTHS
+    ),
+    *(
+        _attention_row(
+            "attention_wgmma", width, "2 products", "350 to 600 TFLOP/s: FlashAttention-3"
+        )
+        for width in WIDTHS
     ),
 ]  # fmt: skip
 
@@ -182,7 +190,7 @@ def table() -> list[str]:
     assert program is not None, "nvdisasm is not installed"
     lines = [
         "| kernel | registers | spilled | blocks an SM | KiB in flight an SM | loads by bytes"
-        " (in the loop) | HMMA a tile | passes | before | expected |",
+        " (in the loop) | products a tile | passes | before | expected |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for file in dict.fromkeys(row.instance.file for row in ROWS):
@@ -205,6 +213,9 @@ def _line(row: Row, report: re.Match[str], code: str) -> str:
     kib = in_flight(code, blocks, row.threads) / 1024
     if products:
         loads, kib = "cp.async of 16", row.shared * blocks / 1024
+    if tiles := sum(n for name, n in opcodes(code).items() if name.startswith("HGMMA")):
+        products = tiles // 2  # the first and last ones of a row of tiles are outside of the loop
+        loads, kib = "TMA", row.shared * blocks / 1024
     return (
         f"| `{row.instance}` | {registers} | {report['stores']} | {blocks} | {kib:.0f} | {loads} |"
         f" {products or ''} | {row.passes} | {row.before} | {row.expected} |"

@@ -49,6 +49,7 @@ OPTIONS: dict[str, Any] = {
     "order": SCHEDULES,
 }
 KEY = 2**63 + 5
+KERNELS = {"sm_90a": "attention_wgmma"}  # of architectures with one of their own
 
 
 def reference(
@@ -105,10 +106,12 @@ def check_attention(
     dropout: float,
     place: str | tuple[int, int],
     execute: Execute,
+    arch: str | None = None,
 ) -> None:
     """Compare a tile of queries and a tile of keys of each item, somewhere in longer sequences.
 
-    place: a word, or the positions of the first query and of the first key.
+    place: a word, or the positions of the first query and of the first key. arch: one whose kernel
+    has to run, without gradients: they are those of every architecture.
     """
     rng = np.random.default_rng(0)
     q_heads, k_heads = HEADS[leading]
@@ -164,12 +167,16 @@ def check_attention(
         garbage((*q_heads, queries, f), q.dtype),
         garbage((*q_heads, queries), DTYPES["float32"]),
     )
-    execute(launches.attention(q, k, v, out, lse, sight, mesh_ndim=mesh_ndim))
+    calls = launches.attention(q, k, v, out, lse, sight, mesh_ndim=mesh_ndim, arch=arch)
+    execute(calls)
     size = 4.0 / (1 - dropout)
     assert_close(out, want, dtype, e + keys, size)
     unseen = want_lse == -np.inf
     assert (lse[unseen] == -np.inf).all()
     assert_close(np.where(unseen, 0, lse), np.where(unseen, 0, want_lse), dtype, e + keys, 4.0)
+    if arch:
+        assert calls[0].instance.kernel == KERNELS[arch]
+        return
     result = q.dtype if dtype == "bfloat16" else DTYPES["float32"]
     got = [garbage(a.shape, result) for a in gradients]
     sums = want_lse.astype(np.float32), products.astype(np.float32)
@@ -309,22 +316,26 @@ def test_every_split_runs_the_kernels_and_equals_the_body(
                 assert_close(result.numpy(), want.numpy(), "float32", 16, 8.0)
 
 
+MMA_GRADIENTS = "attention_mma_dq<half_t, 64, float> attention_mma_dkv<half_t, 64, float>"
+
+
 @pytest.mark.parametrize(
-    ("features", "kernels"),
+    ("features", "arch", "kernels"),
     [
-        (4, {"attention<half_t, 128>", "attention_dq<half_t, 128> attention_dkv<half_t, 128>"}),
         (
-            8,
-            {
-                "attention_mma<half_t, 64>",
-                "attention_mma_dq<half_t, 64, float> attention_mma_dkv<half_t, 64, float>",
-            },
+            4,
+            "sm_80",
+            {"attention<half_t, 128>", "attention_dq<half_t, 128> attention_dkv<half_t, 128>"},
         ),
+        (8, "sm_80", {"attention_mma<half_t, 64>", MMA_GRADIENTS}),
+        (64, "sm_90a", {"attention_wgmma<half_t, 64>", MMA_GRADIENTS}),
     ],
 )
 def test_half_precision_runs_the_kernels(
-    features: int, kernels: set[str], emulated: EmulatedBackend, rng: np.random.Generator
-) -> None:
+    features: int, arch: str, kernels: set[str], emulated: EmulatedBackend,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(emulated.runner, "arch", arch)
     mesh = gdt.create_mesh([("a", 2)], devices=["emu:0"])
     arrays = [rng.standard_normal((2, 5, features)).astype(np.float16) for _ in range(4)]
     *placed, g = [gdt.asarray(a, layout=gdt.Layout(["a", None, None], mesh)) for a in arrays]

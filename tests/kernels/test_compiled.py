@@ -41,7 +41,8 @@ REGISTERS = {  # a multiprocessor has 65,536, so 128 let two blocks of 256 threa
     "attention_mma_dkv": 255,
     "matmul_simt": 128,
     "matmul_mma": 255,
-    "matmul_wgmma": 168,  # of 384 threads; the warpgroups then share out the same registers anew
+    "attention_wgmma": 168,  # of 384 threads; the warpgroups then share out the same registers anew
+    "matmul_wgmma": 168,
 }
 REGISTERS_ELSE = 80
 REGISTERS_OF_16_BITS = 128  # of a kernel whose threads have twice as many channels, or columns
@@ -78,6 +79,10 @@ PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "attention_mma": ATTENTION_MMA,
     "attention_mma_dq": ATTENTION_MMA,
     "attention_mma_dkv": ATTENTION_MMA,
+    "attention_wgmma": [
+        *("HGMMA", "UTMALDG.3D", "SYNCS", "USETMAXREG", "FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE"),
+        *("MUFU.EX2", "F2FP", "STG.E"),
+    ],
     "matmul_simt": ["LDG.E", "LDS", "FFMA"],
     "matmul_mma": ["HMMA", "LDGSTS", "LDSM"],
     "matmul_wgmma": [
@@ -245,6 +250,28 @@ def test_kernels_are_made_of_the_expected_instructions(file: str, arch: str, ste
             *_, x_across, w_along = (flag == "true" for flag in re.findall("true|false", types))
             flags = {tuple(re.findall(r"\.tnsp([AB])", line)) for line in products(code[symbol])}
             assert flags == {("A",) * x_across + ("B",) * (not w_along)}, expression
+
+
+def test_registers_of_products_under_way_are_left_alone() -> None:
+    """Of attention on Hopper, which computes weights while products are under way: from a product
+    to its wait no other instruction names its sums, or the first register of its left factor."""
+    file = "attention_hopper.cu"
+    for expression, symbol in (cubin := compiled(file, "sm_90a")).names.items():
+        groups: list[set[str]] = [set()]
+        overlapped = 0
+        for line in disassembled(cubin)[symbol].splitlines():
+            named = re.findall(r"\bR\d+\b", line)
+            if product := re.search(r"HGMMA\.64x(\d+)x16\S* R(\d+), (R\d+, )?gdesc", line):
+                columns, first = int(product[1]), int(product[2])
+                groups[-1] |= {f"R{first + i}" for i in range(columns // 2)}
+                groups[-1] |= set(product[3].rstrip(", ").split() if product[3] else ())
+                groups += [set()] if "gsb0" in line else []
+            elif wait := re.search(r"DEPBAR\.LE gsb0, 0x(\d+)", line):
+                groups = groups[max(len(groups) - 1 - int(wait[1]), 0) :]
+            else:
+                assert not set().union(*groups).intersection(named), f"{expression}: {line}"
+                overlapped += len(groups) > 1 and "MUFU.EX2" in line
+        assert overlapped == 66, expression  # 64 weights of a thread, and two shares
 
 
 def test_random_numbers_do_not_fuse_products_and_sums() -> None:

@@ -55,6 +55,18 @@ def attention_mma(execute: Execute) -> None:
         )  # fmt: skip
 
 
+def attention_wgmma(execute: Execute) -> None:
+    for keys, width, leading, causal, mask, dropout, place in (
+        (270, 64, "shared keys", True, "heads", 0.4, "padding"),
+        (270, 64, "none", True, "none", 0.0, "tile"),
+        (700, 128, "none", False, "none", 0.4, "tile"),  # tiles enough for every slot twice
+    ):
+        check_attention(
+            "float16", 150, keys, (width, width), leading, causal, mask, dropout, place, execute,
+            "sm_90a",
+        )  # fmt: skip
+
+
 def softmax_ce(execute: Execute) -> None:
     for classes, cached in ((37, True), (1029, True), (1029, False)):
         check_whole_rows(
@@ -138,6 +150,7 @@ def draws(*kinds: tuple[str, str]) -> Callable[[Execute], None]:
 
 
 ATTENTION, ATTENTION_MMA = (attention, "attention.cu"), (attention_mma, "attention_mma.cu")
+ATTENTION_WGMMA = (attention_wgmma, "attention_hopper.cu")
 SOFTMAX = (softmax_ce, "softmax_ce.cu")
 SPLIT = (softmax_ce_split, "softmax_ce.cu")
 PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batchnorm.cu")
@@ -206,6 +219,32 @@ MUTATIONS = [
     (*ATTENTION_MMA, "attention_mma_dkv", None, "from = blockIdx.y * OUT * 8", "from = blockIdx.y * OUT * 4"),
     (*ATTENTION_MMA, "attention_mma_dkv", None, "g * 8 + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8", "g * 8 + lane % 16, k + lane / 16 * 8"),
     (*ATTENTION_MMA, "attention_mma_dkv", None, "at + j / 2 * 8 + own_column() + j % 2, problem", "at + j / 2 * 8 + own_column(), problem"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "      ptx::warpgroup_fence();\n      tiles.multiply_keys", "      tiles.multiply_keys"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "ptx::warpgroup_fence();\n    tiles.add_values", "tiles.add_values"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "    ptx::barrier_wait(&filled[slot(n, 0)], round(n) & 1);\n", ""),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "ptx::barrier_wait(&filled[slot(n, 0)], round(n) & 1)", "ptx::barrier_wait(&filled[slot(n, 0)], round(n) & 1 ^ 1)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "ptx::barrier_wait(&filled[slot(n, 1)], round(n) & 1)", "ptx::barrier_wait(&filled[slot(n, 1)], n & 1)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "    ptx::barrier_wait(&emptied[to], round(n) & 1 ^ 1);\n", ""),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "    ptx::barrier_wait(&filled[tiles.SLOTS], 0);\n", ""),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "barrier_init(&emptied[i], MULTIPLIERS)", "barrier_init(&emptied[i], 1)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "      ptx::barrier_init_fence();\n", ""),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "    __syncthreads();\n", ""),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "&filled[to], BYTES)", "&filled[to], BYTES / 2)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", "hopper.cuh", "describe_tile(tile + at, BOX, ATOM_BYTES)", "describe_tile(tile + at, BOX, ATOM_BYTES / 2)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", "hopper.cuh", "describe_tile(tile + at, BOX, ATOM_BYTES)", "describe_tile(tile + at, BOX / 2, ATOM_BYTES)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "Q::describe(q + i * Q::BYTES, row, step)", "Q::describe(q + i * Q::BYTES, 0, step)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "0, n * KEYS + i * PART, item)", "0, n * KEYS, item)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "      ptx::warpgroup_finish<1>(scores);\n", ""),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "      ptx::warpgroup_finish<0>(sums);\n      ptx", "      ptx"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "      ptx::warpgroup_finish<0>(sums);\n      ptx::warpgroup_keep(weights);\n      tiles.free(n - 1, 1);\n", "      tiles.free(n - 1, 1);\n      ptx::warpgroup_finish<0>(sums);\n"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "sums[i] *= softmax.share[i / 2 % 2]", "sums[i] *= 1.f"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "sums[i] *= softmax.share[i / 2 % 2]", "sums[i] *= softmax.share[i % 2]"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "total[half] = share[half] * total[half]", "total[half] = total[half]"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "highest == -infinity<float>() ? 0.f : highest;", "highest;"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "end_of_keys(row + 1)", "end_of_keys(row)"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "to_pair(scores[2 * i], scores[2 * i + 1], T())", "to_pair(scores[2 * i + 1], scores[2 * i], T())"),
+    (*ATTENTION_WGMMA, "attention_wgmma", None, "if (!bits.keeps(i)) scores[i] = 0.f;", ""),
+    (*ATTENTION_WGMMA, "attention_wgmma", "scores.cuh", "shuffle_xor(value, 2)", "shuffle_xor(value, 1)"),
     (*SOFTMAX, "softmax_ce", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
     (*SOFTMAX, "softmax_ce", "block.cuh", "for (int i = 1; i < WARPS; i++)", "for (int i = 2; i < WARPS; i++)"),
     (*SOFTMAX, "softmax_ce", None, "row.sum *= exponential(row.max - high);", ""),

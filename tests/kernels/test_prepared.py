@@ -51,6 +51,12 @@ def attention() -> Any:
     return launches.attention, (q, k, v, q.copy(), lse, sight), {"mesh_ndim": 2}
 
 
+def attention_on_hopper() -> Any:
+    q, k, v = (array(2, h, 40, 64, dtype=np.float16) for h in (3, 1, 1))
+    arguments = (q, k, v, q.copy(), array(2, 3, 40), launches.Sight(40, 40, 0.5))
+    return launches.attention, arguments, {"mesh_ndim": 2, "arch": "sm_90a"}
+
+
 def attention_gradients() -> Any:
     q, k, v, g = (array(3, 20, 8, dtype=np.float16) for _ in range(4))
     results = tuple(array(3, 20, 8) for _ in range(3))
@@ -105,9 +111,10 @@ def numbers() -> Any:
 
 
 CASES: dict[str, Case] = {
-    "attention": attention, "gradients": attention_gradients, "mma": matmul("sm_80"),
-    "wgmma": matmul("sm_90a"), "total": total, "position": position, "moments": moments,
-    "sums": sums, "normalisation": normalisation, "classes": classes, "numbers": numbers,
+    "attention": attention, "attention on Hopper": attention_on_hopper,
+    "gradients": attention_gradients, "mma": matmul("sm_80"), "wgmma": matmul("sm_90a"),
+    "total": total, "position": position, "moments": moments, "sums": sums,
+    "normalisation": normalisation, "classes": classes, "numbers": numbers,
 }  # fmt: skip
 
 

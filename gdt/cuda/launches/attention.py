@@ -1,5 +1,5 @@
-"""Launches of attention.cu and attention_mma.cu: attention that never holds the matrix of scores,
-and its gradients."""
+"""Launches of attention.cu, attention_mma.cu and attention_hopper.cu: attention that never holds
+the matrix of scores, and its gradients."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gdt.cuda.launches.attention_hopper import FILE as HOPPER_FILE
+from gdt.cuda.launches.attention_hopper import wgmma_shape, wgmma_sources
 from gdt.cuda.launches.calls import (
     Array,
     Leading,
@@ -138,6 +140,8 @@ def launch_shape(
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the grid and block of a kernel for `rows` rows of every item, and its bytes of shared
     memory."""
+    if instance.file == HOPPER_FILE:
+        return wgmma_shape(instance, items, rows)
     known = constants(instance.file)
     if instance.file == FILE:
         return (items * ceil_div(rows, known["TILE"]),), (known["SIDE"], known["SIDE"]), 0
@@ -155,11 +159,12 @@ def launch_shape(
 
 def _call(
     instance: Instance, rows: int, mesh_ndim: int, sight: Sight, own: dict[str, Array],
-    strided: dict[str, Array],
+    strided: dict[str, Array], arch: str | None = None,
 ) -> list[KernelCall]:  # fmt: skip
     """Return the call for `rows` rows of every item.
 
-    strided: the operands with leading axes, by name. own: the results."""
+    strided: the operands with leading axes, by name. own: the results. arch: an architecture on
+    which attention_wgmma may take the place of `instance`."""
     operands = strided | {
         "mask": sight.mask,
         "first_query": sight.first_query,
@@ -169,17 +174,25 @@ def _call(
     leading = Leading(mesh_ndim, *operands.values())
     if 0 in (leading.items, rows):
         return []
+    q, k, v = strided["q"], strided["k"], strided["v"]
+    sources = wgmma_sources(arch, sight.scale, leading, q, k, v) or {}
+    if sources:
+        instance = Instance(HOPPER_FILE, "attention_wgmma", (c_type(q), str(q.shape[-1])))
+    units = {name: source.unit for name, source in sources.items()}
     grid, block, shared = launch_shape(instance, leading.items, rows)
     call = named_call(
         instance,
         grid,
         block,
-        **operands,
-        **{f"{name}_strides": leading.strides(instance, a) for name, a in operands.items()},
+        **operands | {name: source.map for name, source in sources.items()},
+        **{
+            f"{name}_strides": leading.strides(instance, a, units.get(name, 1))
+            for name, a in operands.items()
+        },
         **own,
         seed=sight.key,
         axes=leading.axes(instance),
-        problem=_problem(instance, strided["q"], strided["k"], strided["v"], sight),
+        problem=_problem(instance, q, k, v, sight),
     )
     return [replace(call, shared=shared)]
 
@@ -201,11 +214,12 @@ def attention(
     q: (lead..., queries, features), k: (lead..., keys, features), v: (lead..., keys, values), of
     one dtype: float32, float16 or bfloat16. out: (items, queries, values), of their dtype. lse:
     (items, queries), float32. arch: the architecture; 16-bit floats of features in packs of 16
-    bytes run on its tensor cores. bfloat16 has no other kernel.
+    bytes run on its tensor cores, on sm_90a by wgmma unless `wgmma_sources` refuses them. bfloat16
+    has no other kernel.
     """
     instance = _instance("attention", arch, v.shape[-1], q, k, v)
     operands = {"q": q, "k": k, "v": v}
-    return _call(instance, q.shape[-2], mesh_ndim, sight, {"out": out, "lse": lse}, operands)
+    return _call(instance, q.shape[-2], mesh_ndim, sight, {"out": out, "lse": lse}, operands, arch)
 
 
 @prepared

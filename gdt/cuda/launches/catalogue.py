@@ -10,6 +10,7 @@ from gdt.cuda.launches.attention import (
     attention_instances,
     attention_mma_instances,
 )
+from gdt.cuda.launches.attention_hopper import attention_hopper_instances
 from gdt.cuda.launches.batchnorm import batchnorm_instances
 from gdt.cuda.launches.matmul import matmul_instances
 from gdt.cuda.launches.matmul_hopper import HOPPER, matmul_hopper_instances
@@ -19,16 +20,19 @@ from gdt.cuda.launches.softmax_ce import softmax_ce_instances
 from gdt.cuda.launches.update import update_instances
 from gdt.cuda.sources import Instance
 
+_NOT_HOPPER = tuple(arch for arch in ARCHITECTURES if arch != HOPPER)
 WITHOUT = {  # architectures that lack a kernel's instructions
     "attention_mma": (WITHOUT_MMA,),
     "attention_mma_dq": (WITHOUT_MMA,),
     "attention_mma_dkv": (WITHOUT_MMA,),
+    "attention_wgmma": _NOT_HOPPER,
     "matmul_mma": ("sm_75",),
-    "matmul_wgmma": tuple(arch for arch in ARCHITECTURES if arch != HOPPER),
+    "matmul_wgmma": _NOT_HOPPER,
 }
 
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {
     "attention.cu": attention_instances,
+    "attention_hopper.cu": attention_hopper_instances,
     "attention_mma.cu": attention_mma_instances,
     "batchnorm.cu": batchnorm_instances,
     "matmul.cu": matmul_instances,
