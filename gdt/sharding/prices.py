@@ -67,7 +67,8 @@ def price_of(
     pairs = zip(strategy.target_layouts, types, strict=True)
     moves = [t.nbytes for w, t in pairs if w is not None and t and w is not t.layout]
     passed_operands = strategy.passed()
-    later = _reduction_nbytes(rule, types, sizes, strategy) if moves or passed_operands else 0
+    is_free = not (moves or passed_operands or _takes_by_vector(rule, types))
+    later = 0 if is_free else _reduction_nbytes(rule, types, sizes, strategy)
     if not reread.isdisjoint(passed_operands):
         later *= 2
     shared_nbytes = sum(_resolution_nbytes(types[n]) // 2 for n in reread - set(passed_operands))
@@ -100,6 +101,14 @@ def output_types(
     dtype = _dtype_of_outputs(types)
     pairs = zip(out_shapes(rule, sizes), strategy.output_layouts, strict=True)
     return [ArrayType.of(shape, dtype, layout) for shape, layout in pairs]
+
+
+def _takes_by_vector(rule: Rule, types: Sequence[ArrayType | None]) -> bool:
+    """Return whether an op takes elements along an axis by a vector of indices."""
+    if len(types) != 2 or rule.linear != (frozenset({0}),) or not rule.reduced(0):
+        return False
+    indices = types[1]
+    return indices is not None and indices.ndim == 1 and indices.dtype.kind in "iu"
 
 
 def _resolution_nbytes(array_type: ArrayType | None) -> int:

@@ -10,7 +10,9 @@ What is later cannot be known, so eight rules stand for it.
   are gathered, and not activations summed, where weights are the smaller.
 - **Where nothing moves, a new partial sum is free.** It is often the last of its kind (the gradient
   of a weight), and those that are resolved together are one collective. (Of large matrices it is
-  scattered at once where it would fill the devices: `gdt.ops.products.panels`.)
+  scattered at once where it would fill the devices: `gdt.ops.products.panels`.) What a vector of
+  indices takes along a split axis is the exception, mostly that axis in another order: to exchange
+  it for another axis sends less than to scatter the sum.
 - **The second reader resolves.** The first op that reads a partial sum may pass it on. For the next
   one passing it on costs twice as much, an all-reduce, and resolving it half, since the value is
   remembered and serves all readers after it.

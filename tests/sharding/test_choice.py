@@ -278,6 +278,24 @@ def test_the_cotangent_of_a_product_is_made_where_values_lie_that_it_meets(block
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_an_axis_is_put_in_another_order_by_exchanges(blocks: int) -> None:
+    """A sum of what each device finds would send four times as much; with fewer indices, less."""
+    mesh = gdt.create_mesh([("a", 4)], blocks=blocks, device_type="CPU")
+    rng = np.random.default_rng(0)
+    value, order = rng.standard_normal((50, 24)), rng.permutation(50)
+    x = gdt.asarray(value, layout=gdt.Layout(["a", None], mesh))
+    with gdt.count_collectives() as counter:
+        y = x + gdt.take(x, order, axis=0)
+    np.testing.assert_array_equal(y.numpy(), value + value[order])
+    # Shards of 50 rows are sent as 13 rows each, of which another device has three quarters.
+    assert [(c.kind, c.bytes) for c in counter] == [("all_to_all", 4 * 13 * 18 * 8)] * 2
+    with gdt.count_collectives() as counter:
+        few = gdt.take(x, order[:5], axis=0).numpy()
+    np.testing.assert_array_equal(few, value[order[:5]])
+    assert [c.kind for c in counter] == ["all_reduce"]
+
+
 def test_a_partial_cotangent_of_two_operands_is_resolved_before_the_first() -> None:
     """A product takes it for both of its operands, and what goes on is whole."""
     mesh = gdt.create_mesh([("m", 4)], device_type="CPU")
@@ -485,8 +503,8 @@ def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> N
     pairs = zip(RECORDED["sent"], RECORDED["fewest"], strict=True)
     ratios = sorted(sent / max(fewest, 1) for sent, fewest in pairs)
     assert len(ratios) == 300
-    assert ratios[150] <= 1.1 and ratios[-1] <= 7.8
-    assert sum(r > 1.5 for r in ratios) <= 48 and sum(r > 3 for r in ratios) <= 7
+    assert ratios[150] <= 1.07 and ratios[-1] <= 5.4
+    assert sum(r > 1.5 for r in ratios) <= 40 and sum(r > 3 for r in ratios) <= 4
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
