@@ -67,7 +67,7 @@ class LanguageModel(nn.Module):
         return self.tokens.logits(self.norm(x))
 
 
-def llama(layers: int = 126) -> Step:
+def llama(layers: int) -> Step:
     """Return the step of Llama 3 with 405 billion parameters, on 16,384 devices: 2,048 texts."""
     mesh = gdt.create_mesh({"data": 2048, "model": 8}, device_type="abstract")
     with gdt.default_mesh(mesh):
@@ -77,7 +77,7 @@ def llama(layers: int = 126) -> Step:
     return _step(model, mesh, 2048, 8192)
 
 
-def glam(layers: int = 64) -> Step:
+def glam(layers: int) -> Step:
     """Return the step of GLaM with 1.2 trillion parameters, on 512 devices: 1,024 texts. Each of
     its experts is on 8 of them; every second layer has experts."""
     mesh = gdt.create_mesh({"data": 64, "model": 8}, device_type="abstract")

@@ -2,11 +2,12 @@
 
     python -m bench.predictions [published | NAME ...]
 
-prints what steps take by `gdt.predict`, and how far the closed form lies from published runs; with
-names those parts alone. The steps are of a GPT of 175 billion parameters under four schemes on
-1,024 A100, of Llama 3 with 405 billion on 16,384 H100, and of GLaM with 1.2 trillion on 512 H100;
-`traced` is the time of a processor for the first step, without and with its prediction, and
-`memory` what this process then takes beyond its imports: the most of all names so far.
+prints what steps take by `gdt.predict_layers`, and how far the closed form lies from published
+runs; with names those parts alone. The steps are of a GPT of 175 billion parameters under four
+schemes on 1,024 A100, of Llama 3 with 405 billion on 16,384 H100, and of GLaM with 1.2 trillion on
+512 H100. `predicted` is the time of a processor for the prediction, `a step` that for the model of
+all layers and a step of it, and `memory` what this process then takes beyond its imports: the most
+of all names so far. A name in a process of its own measures that model alone.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import gdt
 from bench import large_models
+from bench.large_models import Step
 from bench.launch import launch
 from bench.schemes import WIDE, Scheme, training
 from gdt.prediction import TransformerStep
@@ -39,29 +42,40 @@ SCHEMES = {
 }
 
 
-MODELS = {"Llama 3 405B": large_models.llama, "GLaM 1.2T": large_models.glam}
+# By the number of layers that repeat, and that number; GLaM's are pairs.
+MODELS = {
+    "Llama 3 405B": (large_models.llama, 126),
+    "GLaM 1.2T": (lambda pairs: large_models.glam(2 * pairs), 32),
+}
+
+
+def model_of(name: str) -> tuple[Callable[[int], Step], int, gdt.Machine]:
+    """Return the function that makes a step of so many layers, their number, and the machine."""
+    if name in MODELS:
+        return *MODELS[name], H100
+    make_step = lambda layers: training(SCHEMES[name], SIZE._replace(layers=layers), "abstract")[0]
+    return make_step, SIZE.layers, A100
 
 
 def print_steps(names: list[str]) -> None:
     """Print the predictions of steps, in Markdown."""
-    print("| | seconds | MFU | sent by a device | peak | fits | traced, s | memory |")
-    print("|---|---:|---:|---:|---:|---|---:|---:|")
+    print(
+        "| | seconds | MFU | sent by a device | peak | fits | predicted, s | a step, s | memory |"
+    )
+    print("|---|---:|---:|---:|---:|---|---:|---:|---:|")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name in names:
+        make_step, layers, machine = model_of(name)
         began = time.process_time()
-        if name in SCHEMES:
-            step, machine = training(SCHEMES[name], SIZE, "abstract")[0], A100
-        else:
-            step, machine = MODELS[name](), H100
-        step()
-        first = time.process_time() - began
-        p = gdt.predict(step, machine=machine)
-        seconds = time.process_time() - began
+        p = gdt.predict_layers(make_step, layers, machine=machine)
+        predicted = time.process_time() - began
+        make_step(layers)()
+        whole = time.process_time() - began - predicted
         sent, fits = size_text(sum(p.bytes.values())), "yes" if p.fits else "no"
         memory = size_text(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
         print(
             f"| {name} | {p.seconds:.3g} | {p.mfu:.1%} | {sent} | {size_text(p.peak)} | {fits} "
-            f"| {first:.1f}; {seconds:.1f} | {memory} |",
+            f"| {predicted:.1f} | {whole:.1f} | {memory} |",
             flush=True,
         )
 

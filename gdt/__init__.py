@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # what `LOADED_ON_FIRST_USE` holds
     from gdt.debug.drawing import *
     from gdt.debug.observers import *
     from gdt.nn.functions import *
-    from gdt.prediction import Link, Machine, plan, predict, predict_scaling
+    from gdt.prediction import Link, Machine, plan, predict, predict_layers, predict_scaling
     from gdt.saving import load_model, load_weights
     from gdt.training import Trainer
     from gdt.training.strategies import *
@@ -94,7 +94,7 @@ LOADED_ON_FIRST_USE = {
         "transposed_convolution",
     ],
     "optim": [],
-    "prediction": ["Link", "Machine", "plan", "predict", "predict_scaling"],
+    "prediction": ["Link", "Machine", "plan", "predict", "predict_layers", "predict_scaling"],
     "saving": ["load_model", "load_weights"],
     "testing": [],
     "training": ["Trainer"],

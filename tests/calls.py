@@ -288,6 +288,8 @@ CALLS: dict[str, Callable[[], Call]] = {
          "bandwidth_share": 0.5, "launch": 1e-6, "half": 64.0, "name": "mine"}),
     "predict": lambda: (gdt.predict, (_square, _abstract()),
         {"machine": gdt.Machine.named("a100-80gb")}),
+    "predict_layers": lambda: (gdt.predict_layers, (lambda count: lambda: _square(_abstract()), 2),
+        {"machine": gdt.Machine.named("a100-80gb")}),
     "predict_scaling": lambda: (gdt.predict_scaling,
         (lambda devices: lambda: _square(_abstract(devices)), [2, 4]),
         {"machine": gdt.Machine.named("a100-80gb"), "measured": {2: 0.001}}),

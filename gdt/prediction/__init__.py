@@ -17,6 +17,7 @@ micro-batches, stages. `planning` compares all of them by formulas (`estimates`)
 best, of deep models a few blocks (`depth`).
 """
 
+from gdt.prediction.depth import predict_layers
 from gdt.prediction.machine import Link, Machine
 from gdt.prediction.planning import plan
 from gdt.prediction.plans import ParallelPlan
@@ -35,5 +36,6 @@ __all__ = [
     "TransformerStep",
     "plan",
     "predict",
+    "predict_layers",
     "predict_scaling",
 ]

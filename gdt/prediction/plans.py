@@ -85,8 +85,8 @@ class ParallelPlan:
     checkpoint: whether the modules in the model's lists are run again in the backward pass.
     micro_batches: into how many parts the rows of a batch are divided, which follow each other.
     prediction: what a step takes; a part that is repeated is traced at two lengths, and all sums
-        are extended to its own (but for `ops` and `held`): bytes are exact, and the peak is within
-        3 % of that of all parts. None for a plan that was not traced.
+        are extended to its own, as those of `gdt.predict_layers`: bytes are exact, and the peak is
+        within 3 % of that of all parts. None for a plan that was not traced.
 
     Two plans are equal if they lay out a step alike. Raises ArgumentError for values that are none
     of these.

@@ -22,7 +22,8 @@ SHOWN = 5  # rows of arrays at the peak
 @dataclass(frozen=True)
 class PredictedOp:
     """The prediction of one op on one device: its seconds of products, of memory-bound work, of
-    launches and of collectives, and its floating-point operations."""
+    launches and of collectives, its floating-point operations, the bytes that it sends, and those
+    of memory that are taken at most while it runs."""
 
     name: str
     products: float
@@ -30,6 +31,8 @@ class PredictedOp:
     launches: float
     communication: float
     flops: int
+    bytes: float
+    held: int
 
     @property
     def seconds(self) -> float:
@@ -178,9 +181,9 @@ class OpPricer(Tracer):
         if self.mesh is None or self.mesh.device_kind != "abstract" or not new:
             return None
         prices = [_price_of_op(op, self.mesh, self.machine) for op in new]
-        names = ("products", "memory", "launches", "communication", "flops")
+        names = ("products", "memory", "launches", "communication", "flops", "bytes")
         sums = {name: sum(getattr(p, name) for p in prices) for name in names}
-        return PredictedOp(new[-1].name, **sums)
+        return PredictedOp(new[-1].name, **sums, held=max(p.held for p in prices))
 
 
 def _price_of_op(op: TracedOp, mesh: Mesh, machine: Machine) -> PredictedOp:
@@ -195,6 +198,7 @@ def _price_of_op(op: TracedOp, mesh: Mesh, machine: Machine) -> PredictedOp:
     return PredictedOp(
         op.name, products, moved / machine.memory_rate, machine.launch * (len(work) > 0),
         sum(_seconds_of(event, mesh, machine) for event in sent), sum(w.flops for w in work),
+        sum(event.collective.bytes / mesh.size for event in sent), op.held,
     )  # fmt: skip
 
 

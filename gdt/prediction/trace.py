@@ -32,13 +32,14 @@ class Join(NamedTuple):
 class TracedOp:
     """The work of an op on one device, with the moves before it.
 
-    nbytes: of its operands and results on the device. is_recomputed: whether a checkpointed
-    function runs again for it.
+    nbytes: of its operands and results on the device. held: the most bytes of the device's memory
+    that are taken while it runs. is_recomputed: whether a checkpointed function runs again for it.
     """
 
     name: str
     events: list[Work | Sent | Join]
     nbytes: int
+    held: int
     is_recomputed: bool = False
 
 
@@ -78,6 +79,7 @@ class Tracer(Observer):
         self._names: dict[int, str] = {}  # of the ops that made them, by number
         self._log: list[int] = []  # number of what is allocated; ~number of what is freed
         self._at_peak, self.peak = 0, DEVICE.now
+        self._most = DEVICE.now  # since the last op
 
     # ---- the device
 
@@ -90,6 +92,7 @@ class Tracer(Observer):
         number = self._numbers[id(array)] = len(self._lines)
         self._lines.append((line_of_user(), array.nbytes))
         self._log.append(number)
+        self._most = max(self._most, DEVICE.now)
         if DEVICE.now > self.peak:
             self.peak, self._at_peak = DEVICE.now, len(self._log)
 
@@ -130,8 +133,8 @@ class Tracer(Observer):
 
     def _add(self, name: str, nbytes: int) -> None:
         is_recomputed = self._gradients > 0 and calls_checkpointed()
-        self.ops.append(TracedOp(name, self._events, nbytes, is_recomputed))
-        self._events = []
+        self.ops.append(TracedOp(name, self._events, nbytes, self._most, is_recomputed))
+        self._events, self._most = [], DEVICE.now
 
     # ---- the end
 

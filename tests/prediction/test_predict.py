@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import gdt
+from bench.schemes import Scheme, training
+from examples.parallel_gpt import Size
+from gdt import nn
 from gdt.backend.abstract import DEVICE
 from gdt.errors import ArgumentError, MeshError
-from gdt.prediction import Prediction
+from gdt.prediction import Prediction, depth
 
 FLOPS, BANDWIDTH, LINK = 1e13, 1e12, 1e10
 MACHINE = gdt.Machine(
@@ -105,6 +108,76 @@ def test_scaling_is_shown_beside_measurements() -> None:
     assert found.errors == {64: pytest.approx(found.predictions[64].seconds - 1)}
     assert "measured" in repr(found).splitlines()[0] and len(repr(found).splitlines()) == 3
     assert found.plot().axes[0].get_xlabel() == "devices"
+
+
+# ---------------------------------------------------------------- layers
+
+WIDE = Size(1, width=4096, heads=4, vocabulary=64, tokens=64, batch=256)
+NARROW = WIDE._replace(width=256, vocabulary=32_768, tokens=16, batch=16)
+# The scheme, the size, and whether all layers are traced: their gradients fill a message together.
+DEEP = {
+    "FSDP in replicas, checkpointed": (Scheme(4, 4, is_checkpointed=True), WIDE, False),
+    "FSDP x sequence, whose peak moves": (
+        Scheme(shards=2, tensor=2, is_sequence=True, is_checkpointed=True),
+        NARROW._replace(vocabulary=8192, batch=64),
+        False,
+    ),
+    "data x tensor, checkpointed": (Scheme(2, tensor=2, is_checkpointed=True), WIDE, False),
+    "data x tensor, shared messages": (Scheme(2, tensor=2), NARROW, True),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_layers_are_extended_to_what_all_of_them_take(name: str) -> None:
+    scheme, size, is_whole = DEEP[name]
+    made: list[int] = []
+
+    def make_step(layers: int) -> Callable[[], Any]:
+        made.append(layers)
+        return training(scheme, size._replace(layers=layers), "abstract")[0]
+
+    batch = gdt.ones((1 << 20,), device=gdt.create_mesh([("x", 1)], device_type="abstract"))
+    count, of_machine = 12, gdt.Machine.named("a100-80gb")
+    found = gdt.predict_layers(make_step, count, machine=of_machine)
+    assert made == [*depth.DEPTHS, *[count] * is_whole]
+    whole = gdt.predict(make_step(count), machine=of_machine)
+    for name in ("flops", "collectives"):
+        assert getattr(found, name) == getattr(whole, name)
+    for name in ("seconds", "products", "memory", "exposed", "hidden", "mfu", "bytes"):
+        assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-9, abs=1e-12)
+    assert found.state == pytest.approx(whole.state, rel=1e-3)  # keys of random numbers
+    assert found.peak == pytest.approx(whole.peak, rel=1e-3)
+    held = sum(row.nbytes for row in found.held)
+    assert held == 0 or found.state + held == pytest.approx(found.peak, rel=depth.APART)
+    assert batch.nbytes < found.state  # is held too, as by `gdt.predict`
+
+
+def test_layers_that_differ_in_turn_are_traced() -> None:
+    mesh = gdt.create_mesh([("data", 8)], device_type="abstract")
+    x = gdt.ones((64, 64), "float32", layout=gdt.Layout(["data", None], mesh))
+
+    def make_step(layers: int) -> Callable[[], Any]:
+        with gdt.default_mesh(mesh):
+            sizes = [64 if n % 2 else 128 for n in range(layers)]
+            model = nn.Sequential(*[nn.Dense(64, size) if size == 64 else nn.Sequential(
+                nn.Dense(64, size), nn.Dense(size, 64)) for size in sizes])  # fmt: skip
+        return lambda: gdt.grad(lambda model: gdt.mean(model(x) ** 2))(model)
+
+    found = gdt.predict_layers(make_step, 9, machine=MACHINE)
+    assert found.flops == gdt.predict(make_step(9), machine=MACHINE).flops
+    pairs = gdt.predict_layers(lambda count: make_step(2 * count), 9, machine=MACHINE)
+    assert pairs.flops == gdt.predict(make_step(18), machine=MACHINE).flops
+
+
+@pytest.mark.parametrize("layers", [0, True, 2.0])
+def test_a_number_of_layers_of_no_meaning_is_refused(layers: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"layers is {layers}"):
+        gdt.predict_layers(lambda count: data_parallel(8), layers, machine=MACHINE)
+    with pytest.raises(ArgumentError, match="make_step has returned 3"):
+        gdt.predict_layers(lambda count: 3, 8, machine=MACHINE)  # type: ignore[arg-type,return-value]
+
+
+# ---------------------------------------------------------------- numbers of devices
 
 
 @pytest.mark.parametrize(
