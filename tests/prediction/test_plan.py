@@ -391,6 +391,18 @@ def test_a_deep_model_is_predicted_from_a_few_of_its_blocks(kept: str) -> None:
     assert found.flops == whole.flops and found.peak == pytest.approx(whole.peak, rel=0.03)
 
 
+def test_blocks_whose_gradients_share_messages_are_all_traced() -> None:
+    mesh = gdt.create_mesh([("data", 8)], device_type="abstract")
+    found, whole = (
+        PlanTracer(of_network(512, 64, 8, model_class), machine(FAST, FAST)).predict(
+            ParallelPlan(mesh, ("data",))
+        )[0]
+        for model_class in (Network, NumberedNetwork)
+    )
+    assert found.collectives == whole.collectives == 3  # of 25 MiB; 8.4 MB of a block
+    assert found.seconds == pytest.approx(whole.seconds)
+
+
 # ---------------------------------------------------------------- limits and errors
 
 
