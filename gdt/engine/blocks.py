@@ -78,7 +78,7 @@ class PlanBlocks:
         if backend.runner is not None and op.kernel is not None:
             return KernelBody(
                 op.name, self.mesh.ndim, backend, op.kernel, op.body, static,
-                selectable=op.has_library, rounds=self._rounded_by_kernels(),
+                selectable=op.has_library, rounds=self._rounded_by_kernels(), joined=op.joined,
             )  # fmt: skip
         replacement = getattr(op.body, "replacement", None)
         if replacement is not None and self._is_compiled(replacement(**static)):

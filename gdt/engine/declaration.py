@@ -65,6 +65,7 @@ class Declaration:
     kernel: Callable[..., Any] | None = None
     has_library: bool = False
     takes_bfloat16: bool = False
+    joined: Callable[..., Any] | None = None
     specialization: Callable[..., Any] | None = None
     positions: tuple[str, ...] = ()
     extended: Mapping[str, Any] = field(default_factory=dict)

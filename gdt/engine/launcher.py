@@ -114,6 +114,7 @@ class KernelBody:
     Which of the two runs is decided in the plan's first run, and kept. If `selectable`,
     `gdt.matmul_backend` has a say. rounds: of a call on bfloat16 whose operands the kernel takes,
     which outputs are bfloat16, whatever runs; see `Launcher`. declared: the kernel of the op.
+    joined: the kernel of another op that computes this one too; see `Op.kernel`.
     """
 
     def __init__(
@@ -127,9 +128,10 @@ class KernelBody:
         *,
         selectable: bool = False,
         rounds: tuple[bool, ...] | None = None,
+        joined: Callable[..., Any] | None = None,
     ) -> None:
         self.launcher = Launcher(op, mesh_ndim, backend, rounds or (False,))
-        self.declared = kernel
+        self.declared, self.joined = kernel, joined
         self.kernel: Callable[..., Any] = partial(kernel, self.launcher, **static)
         self.body: Callable[..., Any] = partial(body, backend.xp, **static)
         if rounds is not None:
@@ -176,11 +178,9 @@ class KernelBody:
                 observer.on_kernel(names, reason)
         return results
 
-    def with_epilogue(
-        self, x: Block, w: Block, epilogue: Any, shape: tuple[int, ...], dtype: np.dtype
-    ) -> Block | None:
-        """The result of a product's kernel with an epilogue; None where the kernel does not run,
-        or not with that. The product has run alone before."""
+    def together(self, *xs: Block, **following: Any) -> Any | None:
+        """The results of the kernel where it computes `following`, what follows it, in the same
+        launch; None where it does not run, or not with that. It has run alone before."""
         kernel = self.kernel
         if isinstance(kernel, Bfloat16Kernel):
             if not kernel.applies:
@@ -188,10 +188,9 @@ class KernelBody:
             kernel = kernel.kernel
         if not self.runs_kernel:
             return None
-        out = self.launcher.backend.empty(shape, dtype)
         self.launcher.launched.clear()
         try:
-            return kernel(x, w, out=out, epilogue=epilogue)
+            return kernel(*xs, **following)
         except CompileError:
             raise
         except KernelError:

@@ -142,7 +142,14 @@ class Op(Differentiable, Generic[P, R_co]):
         """The names of the operands."""
         return self.declaration.operands
 
-    def kernel(self, function: F, *, has_library: bool = False, takes_bfloat16: bool = False) -> F:
+    def kernel(
+        self,
+        function: F,
+        *,
+        has_library: bool = False,
+        takes_bfloat16: bool = False,
+        joined: Callable[..., Any] | None = None,
+    ) -> F:
         """Declare a kernel: a decorator of a function like the body, with a `Launcher` in the place
         of `xp`; see `gdt.engine.launcher`.
 
@@ -151,12 +158,16 @@ class Op(Differentiable, Generic[P, R_co]):
         takes_bfloat16: whether the kernel gets operands of bfloat16 as they are. Of its results
         those are bfloat16 of which `Launcher.result_dtype` says so; where it refuses, it gets the
         operands as float32.
+        joined: the kernel of another op, whose operands and results this op reads after an operand
+        of its own. Called with that as `joined=`, it computes this op's result too, in the memory
+        `out=`, and returns it last; see `gdt.programs.joint_launches`.
         """
         self.declaration = replace(
             self.declaration,
             kernel=function,
             has_library=has_library,
             takes_bfloat16=takes_bfloat16,
+            joined=joined,
         )
         return function
 

@@ -119,7 +119,7 @@ class Rounded(Phase):
                     operand = called(function, [operand])
             operands.append(operand)
         results = called(self.wide.fast, operands, name=self.op.name)  # type: ignore[arg-type]
-        if len(self.rounding) > 1:
+        if len(self.rounding) > 1 and any(self.rounding):
             results = called(self._rounded_outputs, [results])
         elif self.rounding[0] is not None:
             results = called(self.rounding[0], [results])

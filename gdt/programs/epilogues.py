@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence, Set
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from gdt.backend.cupy import BlockDevice, PlacedFunction
+from gdt.backend.cupy import BlockDevice
 from gdt.engine.launcher import KernelBody
 from gdt.fusion.op_formula import code_of
 from gdt.ops.products.contraction import Epilogue, contract_with_kernels
@@ -21,6 +21,7 @@ from gdt.programs.aliases import blocks_of, nbytes_of
 from gdt.programs.element_calls import Argument, element_call
 from gdt.programs.fused_function import Run
 from gdt.programs.instruction import Instruction
+from gdt.programs.joint_launches import placed_kernel
 
 Shape = tuple[int, ...]
 
@@ -90,15 +91,12 @@ def with_epilogues(
 
 def _product(at: int, k: Instruction) -> Product | None:
     """The product that instruction number `at` is; None if it is none."""
-    function = k.function
-    device = function.device if isinstance(function, PlacedFunction) else None
-    while isinstance(function, PlacedFunction):
-        function = function.function
-    if device is None or not isinstance(function, KernelBody) or len(k.inputs) != 2:
+    body, device = placed_kernel(k)
+    if device is None or body is None or len(k.inputs) != 2:
         return None
-    if function.declared is not contract_with_kernels or not function.runs_kernel:
+    if body.declared is not contract_with_kernels or not body.runs_kernel:
         return None
-    return Product(at, function, device)
+    return Product(at, body, device)
 
 
 def _element_op(k: Instruction, values: Sequence[Any], constants: Set[int]) -> ElementOp | None:
@@ -172,7 +170,7 @@ def _together(
     def run(*operands: Any) -> Sequence[Any]:
         x, w, bias, aux = [None if n is None else operands[n] for n in places]
         epilogue = Epilogue(tail.activation, bias, aux)
-        made = body.with_epilogue(x, w, epilogue, shape, dtype)
+        made = body.together(x, w, out=body.launcher.empty(shape, dtype), epilogue=epilogue)
         return one_by_one()(*operands) if made is None else [made]
 
     device = product.device

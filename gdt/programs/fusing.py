@@ -9,7 +9,8 @@ is its formula (`gdt.fusion`); ops without one are left as they are.
 The fused instruction has the bits of those that it replaces. Where a value is infinite or NaN
 though its operands are finite, it runs them one by one, which gives their warnings. On a GPU, which
 gives none, it is a launch of one kernel (`gdt.fusion.cuda`), for blocks of any size, or of the
-product of matrices that it follows (`gdt.programs.epilogues`).
+product of matrices that it follows (`gdt.programs.epilogues`); there a loss and its gradient are
+one launch too (`gdt.programs.joint_launches`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gdt.programs.epilogues import with_epilogues
 from gdt.programs.fused_function import FusedFunction, Run, fused_kernel
 from gdt.programs.graph_writer import GraphWriter
 from gdt.programs.instruction import Instruction
+from gdt.programs.joint_launches import joined
 from gdt.programs.reducing import Group, ReducingWriter, ReductionCall, reduction_call
 from gdt.programs.slices import Slices
 
@@ -80,7 +82,7 @@ def fused(
             if is_run
             else [instructions[at] for at in numbers]
         )
-    return with_epilogues(result, outputs, values, constants, program)
+    return joined(with_epilogues(result, outputs, values, constants, program), values, program)
 
 
 # No closure: one that calls itself keeps `values`, and so the arrays of the recorded step, alive

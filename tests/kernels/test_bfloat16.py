@@ -422,6 +422,7 @@ def test_a_captured_step_launches_an_eager_ones_kernels_and_chains_to_the_bit(
             eager, of_captured = launches
             chains = [found.pop("fused", 0) for found in launches]
             if number > 3:  # by then it is captured, and what eager runs ops one by one is a chain
+                assert eager.pop("softmax_ce_gradient") == 1  # the launch of the loss computes it
                 assert eager == of_captured
                 assert chains[0] < chains[1]
             assert eager["matmul_mma"] == PRODUCTS and "matmul_simt" not in eager

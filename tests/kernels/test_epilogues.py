@@ -1,4 +1,5 @@
-"""Products of recorded steps with what follows them, in one launch, beside eager steps."""
+"""Products of recorded steps with what follows them, and losses with their gradients: one launch
+each, beside eager steps."""
 
 from __future__ import annotations
 
@@ -90,6 +91,30 @@ def test_a_result_in_another_order_is_made_op_by_op(mesh: gdt.Mesh) -> None:
         (lambda x: (gdt.relu(x @ w + bias),), ["add", "relu"]),
     ):
         assert replayed(layer, x) == [together]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_loss_and_its_gradient_are_one_launch(dtype: str, mesh: gdt.Mesh) -> None:
+    """Where the cotangent of the loss is known before the loss, of whatever options."""
+    x, _, _, g = operands(dtype)
+    labels = gdt.asarray(
+        np.arange(12).reshape(4, 3) % 8, layout=gdt.Layout(["x", None], mesh), dtype="int32"
+    )
+    loss = gdt.sparse_softmax_cross_entropy_with_logits
+
+    def of(change: Callable[[Any], Any], **options: Any) -> Callable[..., Any]:
+        def step(x: Any, g: Any, labels: Any) -> Any:
+            out, pull = gdt.vjp(lambda x: change(loss(labels, x, **options)), x)
+            return out, *pull(gdt.ones_like(out) if out.ndim == 0 else g)
+
+        return step
+
+    joint = ["fused_cross_entropy", "fused_cross_entropy_gradient"]
+    given = x, gdt.sum(g, axis=-1), labels
+    for options in ({}, {"label_smoothing": 0.1}, {"ignore_index": 2}):
+        for change in (lambda loss: loss, gdt.mean):
+            assert joint in replayed(of(change, **options), *given)
+    assert joint not in replayed(of(lambda loss: loss * loss), *given)
 
 
 def test_a_layer_follows_the_choice_of_cublas(mesh: gdt.Mesh) -> None:

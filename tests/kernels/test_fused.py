@@ -407,6 +407,6 @@ def test_launches_of_steps_before_and_after(
     before += [launches(gdt.function(f), x) for f in (gelu, normal)]
     before += [launches(gdt.function(f), half) for f in (gdt.relu, gelu, normal)]
     assert list(zip(before, after, strict=True)) == [
-        *[(28, 17), (62, 32), (10, 1), (6, 1)],
+        *[(28, 16), (62, 31), (10, 1), (6, 1)],
         *[(4, 1), (12, 1), (18, 1)],
     ]

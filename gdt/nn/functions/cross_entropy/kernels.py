@@ -16,6 +16,7 @@ from gdt.cuda import launches
 from gdt.engine.launcher import Launcher
 from gdt.engine.plan import Shards
 from gdt.errors import IndexRangeError, error
+from gdt.nn.functions.cross_entropy.integer_labels import NAME
 
 Block = Any
 
@@ -65,7 +66,7 @@ def _label(bits: int) -> str:
 
 
 def _explain_labels(
-    name: str, shape: tuple[int, ...], mesh_ndim: int, shards: Shards
+    shape: tuple[int, ...], mesh_ndim: int, shards: Shards
 ) -> Callable[[int], Exception | None]:
     """A function from a flag, `row << 32 | label`, to the error that names the label's global
     index; to None for a row that is padding.
@@ -87,7 +88,7 @@ def _explain_labels(
             index.append(int(start[place] + i))
         return error(
             IndexRangeError,
-            name,
+            NAME,
             f"label {_label(label)} at {index} is outside 0..{shards.size['k'] - 1}",
             remedy="Rows to leave out have the label that ignore_index names.",
         )
@@ -95,8 +96,8 @@ def _explain_labels(
     return explain
 
 
-def _flag(launcher: Launcher, name: str, shape: tuple[int, ...], shards: Shards) -> Block:
-    return launcher.error_flag(_explain_labels(name, shape, launcher.mesh_ndim, shards))
+def _flag(launcher: Launcher, shape: tuple[int, ...], shards: Shards) -> Block:
+    return launcher.error_flag(_explain_labels(shape, launcher.mesh_ndim, shards))
 
 
 def _lead_shape(launcher: Launcher, *blocks: Block) -> tuple[int, ...]:
@@ -104,82 +105,90 @@ def _lead_shape(launcher: Launcher, *blocks: Block) -> tuple[int, ...]:
     return tuple(np.broadcast_shapes(*shapes))
 
 
-def whole_kernel(name: str) -> Callable[..., tuple[Block, Block, Block]]:
-    """The kernel of `cross_entropy_of_whole`, whose errors begin with `name`."""
-
-    def kernel(
-        launcher: Launcher,
-        labels: Block,
-        logits: Block,
-        /,
-        label_smoothing: float = 0.0,
-        ignore_index: int | None = None,
-        *,
-        shards: Shards,
-        **_: Any,
-    ) -> tuple[Block, Block, Block]:
-        shape = (*_lead_shape(launcher, labels, logits), *logits.shape[launcher.mesh_ndim : -1])
-        flag = _flag(launcher, name, shape, shards)
-        wide = np.dtype(np.float64 if logits.dtype == np.float64 else np.float32)
-        loss, lse = (launcher.empty(shape, wide.name) for _ in range(2))
-        rows = len(shape) - launcher.mesh_ndim
-        launcher.run(
-            launches.softmax_ce(
-                _logits(launcher, logits), _labels(launcher, labels),
-                _rows(launcher, loss, rows), _rows(launcher, lse, rows), None, flag,
-                mesh_ndim=launcher.mesh_ndim, smoothing=label_smoothing,
-                ignore=_ignored(ignore_index),
-            )
-        )  # fmt: skip
-        one = launcher.keep("one", lambda: launcher.xp.ones((*shape, 1), wide))
-        return (
-            loss.astype(launcher.result_dtype(logits.dtype), copy=False),
-            lse.reshape(*shape, 1),
-            one,
+def whole_kernel(
+    launcher: Launcher,
+    labels: Block,
+    logits: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+    joined: Block = None,
+    out: Block = None,
+    **_: Any,
+) -> tuple[Block, ...]:
+    """The kernel of `fused_cross_entropy`. With `joined`, the cotangent of the loss, it computes
+    the gradient of the logits too, in `out`."""
+    shape = (*_lead_shape(launcher, labels, logits), *logits.shape[launcher.mesh_ndim : -1])
+    flag = _flag(launcher, shape, shards)
+    wide = np.dtype(np.float64 if logits.dtype == np.float64 else np.float32)
+    loss, lse = (launcher.empty(shape, wide.name) for _ in range(2))
+    rows = len(shape) - launcher.mesh_ndim
+    if joined is not None:
+        _refuse_broadcast(launcher, logits, labels, joined)
+    launcher.run(
+        launches.softmax_ce(
+            _logits(launcher, logits), _labels(launcher, labels),
+            _rows(launcher, loss, rows), _rows(launcher, lse, rows),
+            None if out is None else _logits(launcher, out), flag,
+            scale=None if joined is None else _scale(launcher, joined, rows),
+            mesh_ndim=launcher.mesh_ndim, smoothing=label_smoothing,
+            ignore=_ignored(ignore_index),
         )
+    )  # fmt: skip
+    one = launcher.keep("one", lambda: launcher.xp.ones((*shape, 1), wide))
+    return (
+        loss.astype(launcher.result_dtype(logits.dtype), copy=False),
+        lse.reshape(*shape, 1),
+        one,
+        *([] if out is None else [out]),
+    )
 
-    return kernel
+
+def _refuse_broadcast(launcher: Launcher, logits: Block, *others: Block) -> tuple[int, ...]:
+    """The sizes of the mesh axes of the logits; KernelError if those of others are larger."""
+    over = _lead_shape(launcher, logits, *others)
+    if logits.shape[: launcher.mesh_ndim] != over:
+        raise launcher.refused(f"logits of {logits.shape} are broadcast to {over}")
+    return over
 
 
-def split_kernel(name: str) -> Callable[..., tuple[Block, ...]]:
+def split_kernel(
+    launcher: Launcher,
+    labels: Block,
+    logits: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+    **_: Any,
+) -> tuple[Block, ...]:
     """The kernel of `cross_entropy_of_split`: the statistics of the classes here."""
-
-    def kernel(
-        launcher: Launcher,
-        labels: Block,
-        logits: Block,
-        /,
-        label_smoothing: float = 0.0,
-        ignore_index: int | None = None,
-        *,
-        shards: Shards,
-        **_: Any,
-    ) -> tuple[Block, ...]:
-        xp = launcher.xp
-        data, label_block = _logits(launcher, logits), _labels(launcher, labels)
-        over = _lead_shape(launcher, data, label_block)
-        shape = (*over, *logits.shape[launcher.mesh_ndim : -1])
-        data, label_block = (
-            launcher.contiguous(xp.broadcast_to(a, (*over, *a.shape[launcher.mesh_ndim :])))
-            for a in (data, label_block)
-        )
-        flag = _flag(launcher, name, shape, shards)
-        parts = _parts(launcher, data, label_block, flag, _ignored(ignore_index), shards)
-        classes = shards.size["k"]
-        target = parts[..., 2]
-        if label_smoothing:
-            mean = parts[..., 3] / classes
-            target = (1.0 - label_smoothing) * target + label_smoothing * mean
-        mask = None if ignore_index is None else label_block != ignore_index
-        outside = (label_block < 0) | (label_block >= classes)
-        target = xp.where(outside if mask is None else outside & mask, np.nan, target)
-        statistics = [parts[..., 0], parts[..., 1], target.astype(parts.dtype, copy=False)]
-        return tuple(
-            launcher.contiguous(s).reshape(*shape, 1)
-            for s in (statistics if mask is None else [*statistics, mask])
-        )
-
-    return kernel
+    xp = launcher.xp
+    data, label_block = _logits(launcher, logits), _labels(launcher, labels)
+    over = _lead_shape(launcher, data, label_block)
+    shape = (*over, *logits.shape[launcher.mesh_ndim : -1])
+    data, label_block = (
+        launcher.contiguous(xp.broadcast_to(a, (*over, *a.shape[launcher.mesh_ndim :])))
+        for a in (data, label_block)
+    )
+    flag = _flag(launcher, shape, shards)
+    parts = _parts(launcher, data, label_block, flag, _ignored(ignore_index), shards)
+    classes = shards.size["k"]
+    target = parts[..., 2]
+    if label_smoothing:
+        mean = parts[..., 3] / classes
+        target = (1.0 - label_smoothing) * target + label_smoothing * mean
+    mask = None if ignore_index is None else label_block != ignore_index
+    outside = (label_block < 0) | (label_block >= classes)
+    target = xp.where(outside if mask is None else outside & mask, np.nan, target)
+    statistics = [parts[..., 0], parts[..., 1], target.astype(parts.dtype, copy=False)]
+    return tuple(
+        launcher.contiguous(s).reshape(*shape, 1)
+        for s in (statistics if mask is None else [*statistics, mask])
+    )
 
 
 def _parts(
@@ -237,9 +246,7 @@ def gradient_kernel(
 ) -> Block:
     """g * (softmax of the logits - labels as one-hot rows, smoothed)."""
     mesh_ndim, rows = launcher.mesh_ndim, g.ndim - launcher.mesh_ndim
-    over = _lead_shape(launcher, g, labels, logits, largest, total)
-    if logits.shape[:mesh_ndim] != over:
-        raise launcher.refused(f"logits of {logits.shape} are broadcast to {over}")
+    over = _refuse_broadcast(launcher, logits, g, labels, largest, total)
     start, count = _classes_here(launcher, over, shards)
     gradient = launcher.empty(logits.shape, launcher.result_dtype(logits.dtype).name)
     launcher.run(

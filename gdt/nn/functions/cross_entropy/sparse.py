@@ -138,7 +138,7 @@ def fused_cross_entropy(
     return loss, largest, total
 
 
-fused_cross_entropy.kernel(whole_kernel(NAME), takes_bfloat16=True)
+fused_cross_entropy.kernel(whole_kernel, takes_bfloat16=True)
 
 
 def _merge(xp: Any, largest: Block, total: Block, target: Block, *counted: Block) -> Merging:
@@ -201,7 +201,7 @@ def cross_entropy_of_split(
     )
 
 
-cross_entropy_of_split.kernel(split_kernel(NAME), takes_bfloat16=True)
+cross_entropy_of_split.kernel(split_kernel, takes_bfloat16=True)
 
 
 def _mean_of_split(xp: Any, logits: Block, shards: Shards) -> Block:

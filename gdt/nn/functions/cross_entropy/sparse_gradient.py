@@ -17,7 +17,7 @@ from gdt.nn.functions.cross_entropy.integer_labels import (
     positions,
     rows_of,
 )
-from gdt.nn.functions.cross_entropy.kernels import gradient_kernel
+from gdt.nn.functions.cross_entropy.kernels import gradient_kernel, whole_kernel
 from gdt.nn.functions.softmax import softmax_from, softmax_gradient
 from gdt.ops.elementwise import like, widened_half
 from gdt.ops.reductions import sum_
@@ -108,7 +108,7 @@ def fused_cross_entropy_gradient(
     return out.astype(logits.dtype, copy=False)
 
 
-fused_cross_entropy_gradient.kernel(gradient_kernel, takes_bfloat16=True)
+fused_cross_entropy_gradient.kernel(gradient_kernel, takes_bfloat16=True, joined=whole_kernel)
 
 
 def _unless_ignored(
