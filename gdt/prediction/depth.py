@@ -222,9 +222,11 @@ def _pairs(few: Prediction, more: Prediction) -> Iterator[tuple[PredictedOp, Pre
 
 
 def _shares_messages(few: Prediction, more: Prediction, times: float) -> bool:
-    """Return whether a message that grows with the parts is divided before it has all of them."""
-    grown = ((a.bytes, b.bytes) for a, b in _pairs(few, more) if b.bytes > a.bytes > 0)
-    return any(a + times * (b - a) > BUCKET for a, b in grown)
+    """Return whether messages have bytes of several parts, more in the end than are sent at once:
+    their sizes are in one of both lengths alone."""
+    sizes = [{op.bytes for op in p.ops} for p in (few, more)]
+    ours, theirs = sum(sizes[0] - sizes[1]), sum(sizes[1] - sizes[0])
+    return ours > 0 and ours + times * (theirs - ours) > BUCKET
 
 
 def _levels(
