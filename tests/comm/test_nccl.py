@@ -570,8 +570,9 @@ def test_a_process_that_has_ended_is_not_waited_for(
 
 
 def test_processes_that_have_done_different_things_are_told_so_when_they_wait(
-    ranks: Ranks,
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(messages_module, "LINGER", 10.0)  # cores may be busy
     one = np.ones((1, 1, 2), "f")
     ranks.each(lambda i, t: t.all_reduce([one], (1,), "sum"))
     for i, transport in enumerate(ranks.transports):
