@@ -2,7 +2,8 @@
 
     python -m bench.networks                      # bytes of each, beside those that are recorded
     python -m bench.networks --before CHECKOUT    # beside those of another checkout of gdt
-    python -m bench.networks --search 60          # beside the best of so many plans
+    python -m bench.networks --search 60          # the fewest of so many plans, in JSON
+    python -m bench.networks --jax                # beside those of JAX, after `make peers`
 
 A network is a seed: the same seed gives the same network, values and layouts. `networks.json` holds
 the bytes that were sent when it was written, and the fewest that a search of 30 plans has found:
@@ -16,149 +17,30 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 import gdt
 from bench.launch import launch
+from bench.random_network import Array, RandomNetwork
 
-Array = Any
-Parameters = Mapping[str, Array]
-Layer = Callable[[Parameters, Array], Array]
 Pins = dict[str | int, list[str | None]]
 
-MESHES = (
-    {"a": 2},
-    {"a": 4},
-    {"a": 8},
-    {"a": 2, "b": 2},
-    {"a": 4, "b": 2},
-    {"a": 2, "b": 2, "c": 2},
-)
 RECORDED = Path(__file__).parent / "networks.json"
-REDUCTIONS = (gdt.sum, gdt.mean, gdt.max, gdt.var, gdt.logsumexp)
-ACTIVATIONS = (gdt.relu, gdt.tanh, gdt.gelu, gdt.sigmoid)
 
 
-class Network:
-    """A random network, its values on the host and the specs of their layouts."""
+class Network(RandomNetwork):
+    """A random network of gdt's functions."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.axes = MESHES[self.rng.integers(len(MESHES))]
-        self.used = {*self.axes}  # by layouts
-        self.values: dict[str, np.ndarray] = {}
-        self.specs: dict[str, list[str | None]] = {}
-        batch = int(self.rng.choice([16, 32, 50, 96, 256]))
-        self.width = int(self.rng.choice([16, 24, 32, 60]))
-        self.is_text = self.rng.random() < 0.3
-        if self.is_text:
-            self.tokens = self.rng.integers(0, 40, (batch // 8, 8))
-            self._add("table", (40, self.width))
-        else:
-            self.tokens = self.rng.standard_normal((batch, self.width))
-        self.token_specs = self._specs(self.tokens.ndim, 0.8)
-        self.layers = [self._layer(n) for n in range(self.rng.integers(1, 5))]
-        self.losses = [self._loss(n) for n in range(self.rng.integers(1, 4))]
-        self.used = {axis for specs in (self.token_specs, *self.specs.values()) for axis in specs}
+        super().__init__(seed, gdt)
 
-    def _specs(self, rank: int, often: float = 0.6) -> list[str | None]:
-        """Random specs: each mesh axis splits one dim or none."""
-        specs: list[str | None] = [None] * rank
-        for axis in self.rng.permutation([a for a in self.axes if a in self.used]):
-            dim = int(self.rng.integers(rank)) if rank else 0
-            if rank and specs[dim] is None and self.rng.random() < often:
-                specs[dim] = str(axis)
-        return specs
-
-    def _add(self, name: str, shape: tuple[int, ...]) -> str:
-        """Add a parameter."""
-        self.values[name] = self.rng.standard_normal(shape) / np.sqrt(shape[0])
-        self.specs[name] = self._specs(len(shape))
-        return name
-
-    def _weight(self, n: int, rows: int, columns: int) -> str:
-        """The name of a weight, which an earlier layer may have too."""
-        shape = rows, columns
-        shared = [k for k, v in self.values.items() if v.shape == shape]
-        if shared and self.rng.random() < 0.3:
-            return str(self.rng.choice(shared))
-        return self._add(f"weight{n}.{len(self.values)}", shape)
-
-    def _layer(self, n: int) -> Layer:
-        kinds = [
-            self._dense, self._bottleneck, self._norm, self._attention,
-            self._scaled, self._convolution, self._reduction, self._gather,
-        ]  # fmt: skip
-        often = [0.2, 0.2, 0.15, 0.1, 0.05, 0.1, 0.1, 0.1]
-        make = kinds[self.rng.choice(len(kinds), p=often)]
-        layer, is_residual = make(n), self.rng.random() < 0.5
-        return (lambda p, x: x + layer(p, x)) if is_residual else layer
-
-    def _dense(self, n: int) -> Layer:
-        w, b = self._weight(n, self.width, self.width), self._add(f"bias{n}", (self.width,))
-        activation = ACTIVATIONS[self.rng.integers(len(ACTIVATIONS))]
-        return lambda p, x: activation(x @ p[w] + p[b])
-
-    def _bottleneck(self, n: int) -> Layer:
-        inner = self.width * int(self.rng.choice([2, 4]))
-        up, down = self._weight(n, self.width, inner), self._weight(n, inner, self.width)
-        b = self._add(f"bias{n}", (inner,))
-        activation = ACTIVATIONS[self.rng.integers(len(ACTIVATIONS))]
-        return lambda p, x: activation(x @ p[up] + p[b]) @ p[down]
-
-    def _norm(self, n: int) -> Layer:
-        scale = self._add(f"scale{n}", (self.width,))
-
-        def norm(p: Parameters, x: Array) -> Array:
-            centered = x - gdt.mean(x, axis=-1, keepdims=True)
-            variance = gdt.mean(centered * centered, axis=-1, keepdims=True)
-            return centered / gdt.sqrt(variance + 1e-3) * p[scale]
-
-        return norm
-
-    def _attention(self, n: int) -> Layer:
-        query, key = (
-            self._weight(n, self.width, self.width),
-            self._weight(n, self.width, self.width),
-        )
-        return lambda p, x: gdt.softmax((x @ p[query]) @ (x @ p[key]).mT / self.width) @ x
-
-    def _scaled(self, n: int) -> Layer:
-        scale = self._add(f"scale{n}", (self.width,))
-        return lambda p, x: x * p[scale] * 0.5
-
-    def _convolution(self, n: int) -> Layer:
-        kernel = self._add(f"kernel{n}", (3, self.width, self.width))
-        return lambda p, x: gdt.relu(gdt.convolution(x, p[kernel], padding="same"))
-
-    def _reduction(self, n: int) -> Layer:
-        axis = int(self.rng.choice([0, -1]))
-        reduce = REDUCTIONS[self.rng.integers(len(REDUCTIONS))]
-        return lambda p, x: gdt.tanh(x - reduce(x, axis=axis, keepdims=True))
-
-    def _gather(self, n: int) -> Layer:
-        axis = int(self.rng.choice([0, -1]))
-        order = self.rng.permutation(self.tokens.shape[0] if axis == 0 else self.width)
-        return lambda p, x: gdt.take(x, order, axis=axis)
-
-    def _loss(self, n: int) -> Layer:
-        if n == 0 and self.rng.random() < 0.5:
-            head = self._weight(n, self.width, 20)
-            labels = self.rng.integers(0, 20, self.tokens.shape[: 2 if self.is_text else 1])
-            return lambda p, x: gdt.mean(
-                gdt.sparse_softmax_cross_entropy_with_logits(
-                    gdt.asarray(labels, layout=gdt.Layout([None] * labels.ndim, x.mesh)),
-                    x @ p[head],
-                )
-            )
-        if self.values and self.rng.random() < 0.3:
-            name = str(self.rng.choice(list(self.values)))
-            return lambda p, x: 0.01 * gdt.sum(p[name] * p[name])
-        return lambda p, x: gdt.mean(x * x)
+    def labels(self, labels: np.ndarray, x: Array) -> Array:
+        return gdt.asarray(labels, layout=gdt.Layout([None] * labels.ndim, x.mesh))
 
     def step(
         self, blocks: int = 1, *, one_device: bool = False, pins: Pins | None = None
@@ -180,30 +62,12 @@ class Network:
         def pinned(at: str | int, x: Array) -> Array:
             return gdt.relayout(x, pins[at]) if at in pins else x
 
-        def loss(p: Parameters) -> Array:
-            p = {name: pinned(name, x) for name, x in p.items()}
-            x = gdt.take(p["table"], tokens, axis=0) if self.is_text else tokens
-            for n, layer in enumerate(self.layers):
-                x = layer(p, pinned(n, x))
-            total = self.losses[0](p, x)
-            for other in self.losses[1:]:
-                total = total + other(p, x)
-            return total
-
         def run() -> Any:
             with gdt.GradientTape() as tape:
-                value = loss(parameters)
+                value = self.loss(parameters, tokens, pinned)
             return value, tape.gradient(value, parameters, unconnected="zero")
 
         return run
-
-    def shards(self, specs: Sequence[str | None]) -> int:
-        """The number of shards into which an array of these specs is split."""
-        return int(np.prod([self.axes[s] for s in specs if s]))
-
-    @property
-    def devices(self) -> int:
-        return int(np.prod(list(self.axes.values())))
 
 
 def sent(seed: int, pins: Pins | None = None) -> int:
@@ -255,12 +119,35 @@ def elsewhere(checkout: Path, count: int) -> list[int]:
     return sent_there
 
 
+def beside_jax(now: list[int]) -> str:
+    """A comparison of bytes with those that JAX sends for the same networks.
+
+    XLA has no reduce-scatter on CPUs: it sends all-reduces in their place, twice the bytes.
+    """
+    command = [".venv-jax/bin/python", "-m", "bench.peers.jax_networks", str(len(now))]
+    there = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    ratios = {
+        seed: nbytes / max(theirs, 1)
+        for seed, (nbytes, theirs) in enumerate(zip(now, there, strict=True))
+        if theirs is not None
+    }
+    above = sorted((seed for seed, r in ratios.items() if r > 1.5), key=lambda n: -ratios[n])
+    most = [f"seed {n}: {there[n]:,} -> {now[n]:,}: {ratios[n]:.2f}" for n in above]
+    return (
+        f"{len(ratios)} of {len(now)} networks are comparable; gdt sends "
+        f"{median(ratios.values()):.2f} of its bytes in the median, more in "
+        f"{sum(r > 1 for r in ratios.values())}, more than 1.5 times as many in {len(above)}"
+        + "".join(f"\n{line}" for line in most)
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", type=Path, help="another checkout of gdt")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--search", type=int, help="the number of plans of each network")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--jax", action="store_true", help="beside JAX's programs, compiled")
     options = parser.parse_args()
     if options.search:
         print(json.dumps([fewest(seed, options.search) for seed in range(options.count)]))
@@ -268,6 +155,9 @@ def main() -> None:
     now = [sent(seed) for seed in range(options.count)]
     if options.json:
         print(json.dumps(now))
+        return
+    if options.jax:
+        print(beside_jax(now))
         return
     if options.before:
         before = elsewhere(options.before, options.count)
