@@ -139,28 +139,6 @@ __device__ __forceinline__ void write_sums(const float (&sums)[1][OUT][4], Resul
     }
 }
 
-// f(sees, keeps), functions of the number of a score; where both always hold the compiler knows it.
-template <typename F> __device__ __forceinline__ void with_bits(const Bits& bits, F f) {
-  auto always = [](int) { return true; };
-  if (bits.all_seen && bits.all_kept) f(always, always);
-  else
-    f([&](int i) { return bits.all_seen || bits.sees(i); },
-      [&](int i) { return bits.all_kept || bits.keeps(i); });
-}
-
-// A log-sum-exp as an exponent of 2; of a row whose scores are all -inf one that makes weights 0.
-__device__ __forceinline__ float exponent_of(float lse) {
-  return lse == -infinity<float>() ? infinity<float>() : lse * LOG2_E;
-}
-// A score becomes its weight where it is kept, and the product of g with v the gradient of the
-// score.
-__device__ __forceinline__ void differentiate(float& score, float& product_of_g, bool seen,
-                                              bool kept, float factor, float scale, float exponent,
-                                              float product) {
-  const float weight = seen ? ptx::power_of_2(scale * score - exponent) : 0.f;
-  product_of_g = seen ? weight * ((kept ? factor * product_of_g : 0.f) - product) : 0.f;
-  score = kept ? weight : 0.f;
-}
 // Tiles of the columns of two matrices, of which STAGES are under way, or used.
 template <typename T, int WIDTH> struct Feed {
   static constexpr int STAGES = WIDTH <= NARROW ? 2 : 1, SIZE = COLUMNS * Tile<T, WIDTH>::ROW;
@@ -243,7 +221,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     ptx::copy_async_commit();
     float scores[STRIPS][GROUPS][4];
     multiply_rows<T, WIDTH>(scores, Rows::at(q_tile, strip, 0), k_tile, problem.features);
-    const Bits bits = look<STRIPS, GROUPS, false>(sight, place.first + strip, at);
+    const auto bits = look<STRIPS, GROUPS, false>(sight, place.first + strip, at);
 #pragma unroll
     for (int i = 0; i < STRIPS * GROUPS * 4; i++) score_of(scores, i) *= scale;
     if (!bits.all_seen)
@@ -356,7 +334,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     float scores[1][GROUPS][4], gradients[1][GROUPS][4];
     multiply_rows<T, WIDTH>(scores, Rows::at(q_tile, strip, 0), keys, problem.features);
     multiply_rows<T, WIDTH>(gradients, Rows::at(g_tile, strip, 0), values, problem.values);
-    const Bits bits = look<1, GROUPS, false>(sight, place.first + strip, at);
+    const auto bits = look<1, GROUPS, false>(sight, place.first + strip, at);
     with_bits(bits, [&](auto sees, auto keeps) {
 #pragma unroll
       for (int i = 0; i < GROUPS * 4; i++)
@@ -417,7 +395,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     float scores[1][GROUPS][4], gradients[1][GROUPS][4];
     multiply_rows<T, WIDTH>(scores, Rows::at(k_tile, strip, 0), queries, problem.features);
     multiply_rows<T, WIDTH>(gradients, Rows::at(v_tile, strip, 0), cotangents, problem.values);
-    const Bits bits = look<1, GROUPS, true>(sight, place.first + strip, at);
+    const auto bits = look<1, GROUPS, true>(sight, place.first + strip, at);
     with_bits(bits, [&](auto sees, auto keeps) {
 #pragma unroll
       for (int j = 0; j < GROUPS * 2; j++) {

@@ -10,8 +10,6 @@ constexpr int MULTIPLIERS = 2;
 constexpr int ROW_BYTES = 128;    // a row of a tile in shared memory, which the swizzle spans
 constexpr int STEP_BYTES = 32;    // the part of k of one wgmma
 constexpr int ATOM_BYTES = 1024;  // eight rows, after which the swizzle repeats
-constexpr int FEEDER_REGISTERS = 40;
-constexpr int MULTIPLIER_REGISTERS = 232;
 
 #if defined(GDT_CPU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace {
@@ -21,6 +19,10 @@ __device__ __forceinline__ uint64_t describe_tile(const void* tile, int leading,
   constexpr uint64_t SWIZZLE_128 = 1ull << 62;
   return ptx::shared_address(tile) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | SWIZZLE_128;
+}
+// The descriptor of a tile that begins so many bytes further on.
+__device__ __forceinline__ uint64_t move_tile(uint64_t descriptor, int bytes) {
+  return descriptor + (bytes >> 4);
 }
 // One factor's tile in a slot: LINES (rows of x, columns of w) by 128 bytes of k. ALONG_K:
 // neighbours in memory are neighbours in k.

@@ -32,6 +32,8 @@ constexpr int SLAB_COLUMNS = 64;
 constexpr int SLAB_ROWS = 16;
 constexpr int SLABS_BYTES = 32768;
 constexpr int PACK = 4;  // elements that are stored at once
+constexpr int FEEDER_REGISTERS = 40;
+constexpr int MULTIPLIER_REGISTERS = 232;
 
 #if defined(GDT_CPU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace {

@@ -212,10 +212,13 @@ template <int N> INLINE void warpgroup_keep(uint32_t (&a)[N][4]) {
 #define D_32 D16(0), D16(16)
 #define D_64 D16(0), D16(16), D16(32), D16(48)
 #define D_128 D_64, D16(64), D16(80), D16(96), D16(112)
+#define OPERANDS_32 "%32, %33, p, 1, 1"
 #define OPERANDS_64 "%64, %65, p, 1, 1"
 #define OPERANDS_128 "%128, %129, p, 1, 1"
+#define KEEP_32 "%34"
 #define KEEP_64 "%66"
 #define KEEP_128 "%130"
+#define TURNS_32 ", %35, %36"
 #define TURNS_64 ", %67, %68"
 #define TURNS_128 ", %131, %132"
 #define WGMMA(tag, SUMS, shape, type, turns)                                                  \
@@ -228,8 +231,10 @@ template <int N> INLINE void warpgroup_keep(uint32_t (&a)[N][4]) {
                  : D_##SUMS                                                                   \
                  : "l"(a), "l"(b), "r"(keep), "n"(int(A_ACROSS)), "n"(int(B_ACROSS)));        \
   }
+WGMMA(half_t, 32, "m64n64k16", "f16", TURNS_32)
 WGMMA(half_t, 64, "m64n128k16", "f16", TURNS_64)
 WGMMA(half_t, 128, "m64n256k16", "f16", TURNS_128)
+WGMMA(bfloat16_t, 32, "m64n64k16", "bf16", TURNS_32)
 WGMMA(bfloat16_t, 64, "m64n128k16", "bf16", TURNS_64)
 WGMMA(bfloat16_t, 128, "m64n256k16", "bf16", TURNS_128)
 WGMMA(float, 64, "m64n128k8", "tf32", "")

@@ -59,7 +59,7 @@ def _row(
 
 def _attention_row(kernel: str, width: int, passes: str, expected: str) -> Row:
     result = ("float",) if kernel.endswith(("_dq", "_dkv")) else ()
-    file = "attention_hopper.cu" if kernel == "attention_wgmma" else "attention_mma.cu"
+    file = "attention_hopper.cu" if "wgmma" in kernel else "attention_mma.cu"
     instance = Instance(file, kernel, ("half_t", str(width), *result))
     _, (threads,), shared = launch_shape(instance, 1, 1)
     return Row(instance, threads, shared, passes, "none on tensor cores", expected)
@@ -100,8 +100,11 @@ ROWS = [
         for width in MMA_WIDTHS
     ),
     *(
-        _attention_row(
-            "attention_wgmma", width, "2 products", "350 to 600 TFLOP/s: FlashAttention-3"
+        _attention_row(kernel, width, passes, expected)
+        for kernel, passes, expected in (
+            ("attention_wgmma", "2 products", "350 to 600 TFLOP/s: FlashAttention-3"),
+            ("attention_wgmma_dq", "3 products", "300 to 500 TFLOP/s: FlashAttention-3"),
+            ("attention_wgmma_dkv", "4 products", "300 to 500 TFLOP/s: FlashAttention-3"),
         )
         for width in WIDTHS
     ),
@@ -214,7 +217,9 @@ def _line(row: Row, report: re.Match[str], code: str) -> str:
     if products:
         loads, kib = "cp.async of 16", row.shared * blocks / 1024
     if tiles := sum(n for name, n in opcodes(code).items() if name.startswith("HGMMA")):
-        products = tiles // 2  # the first and last ones of a row of tiles are outside of the loop
+        # Of most the first and last products of a row of tiles are there again, before and behind
+        # the loop.
+        products = tiles if row.instance.kernel.endswith("_dkv") else tiles // 2
         loads, kib = "TMA", row.shared * blocks / 1024
     return (
         f"| `{row.instance}` | {registers} | {report['stores']} | {blocks} | {kib:.0f} | {loads} |"

@@ -49,7 +49,6 @@ OPTIONS: dict[str, Any] = {
     "order": SCHEDULES,
 }
 KEY = 2**63 + 5
-KERNELS = {"sm_90a": "attention_wgmma"}  # of architectures with one of their own
 
 
 def reference(
@@ -110,8 +109,8 @@ def check_attention(
 ) -> None:
     """Compare a tile of queries and a tile of keys of each item, somewhere in longer sequences.
 
-    place: a word, or the positions of the first query and of the first key. arch: one whose kernel
-    has to run, without gradients: they are those of every architecture.
+    place: a word, or the positions of the first query and of the first key. arch: one whose own
+    kernels have to run.
     """
     rng = np.random.default_rng(0)
     q_heads, k_heads = HEADS[leading]
@@ -174,13 +173,14 @@ def check_attention(
     unseen = want_lse == -np.inf
     assert (lse[unseen] == -np.inf).all()
     assert_close(np.where(unseen, 0, lse), np.where(unseen, 0, want_lse), dtype, e + keys, 4.0)
-    if arch:
-        assert calls[0].instance.kernel == KERNELS[arch]
-        return
     result = q.dtype if dtype == "bfloat16" else DTYPES["float32"]
     got = [garbage(a.shape, result) for a in gradients]
     sums = want_lse.astype(np.float32), products.astype(np.float32)
-    execute(launches.attention_gradients(q, k, v, g, *sums, tuple(got), sight, mesh_ndim=mesh_ndim))
+    calls += launches.attention_gradients(
+        q, k, v, g, *sums, tuple(got), sight, mesh_ndim=mesh_ndim, arch=arch
+    )
+    execute(calls[1:])
+    assert not arch or all("wgmma" in call.instance.kernel for call in calls)
     slack = rounding(q, k, v, g, sees, kept, scale, dtype)
     for gradient, exact, more in zip(got, gradients, slack, strict=True):
         terms = e + f + max(keys, queries)
@@ -316,9 +316,6 @@ def test_every_split_runs_the_kernels_and_equals_the_body(
                 assert_close(result.numpy(), want.numpy(), "float32", 16, 8.0)
 
 
-MMA_GRADIENTS = "attention_mma_dq<half_t, 64, float> attention_mma_dkv<half_t, 64, float>"
-
-
 @pytest.mark.parametrize(
     ("features", "arch", "kernels"),
     [
@@ -327,8 +324,22 @@ MMA_GRADIENTS = "attention_mma_dq<half_t, 64, float> attention_mma_dkv<half_t, 6
             "sm_80",
             {"attention<half_t, 128>", "attention_dq<half_t, 128> attention_dkv<half_t, 128>"},
         ),
-        (8, "sm_80", {"attention_mma<half_t, 64>", MMA_GRADIENTS}),
-        (64, "sm_90a", {"attention_wgmma<half_t, 64>", MMA_GRADIENTS}),
+        (
+            8,
+            "sm_80",
+            {
+                "attention_mma<half_t, 64>",
+                "attention_mma_dq<half_t, 64, float> attention_mma_dkv<half_t, 64, float>",
+            },
+        ),
+        (
+            64,
+            "sm_90a",
+            {
+                "attention_wgmma<half_t, 64>",
+                "attention_wgmma_dq<half_t, 64, float> attention_wgmma_dkv<half_t, 64, float>",
+            },
+        ),
     ],
 )
 def test_half_precision_runs_the_kernels(

@@ -4,7 +4,7 @@ the matrix of scores, and its gradients."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gdt.cuda.launches.attention_hopper import FILE as HOPPER_FILE
-from gdt.cuda.launches.attention_hopper import wgmma_shape, wgmma_sources
+from gdt.cuda.launches.attention_hopper import GRADIENT_TYPES, wgmma_shape, wgmma_sources
 from gdt.cuda.launches.calls import (
     Array,
     Leading,
@@ -22,6 +22,7 @@ from gdt.cuda.launches.calls import (
     check_size,
     named_call,
 )
+from gdt.cuda.launches.matmul_hopper import Source
 from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall, address
 from gdt.cuda.sources import Instance, constants, structs
@@ -32,7 +33,6 @@ ATTENTION_TYPES = ("float", "half_t")
 ATTENTION_WIDTHS = (128, 256)  # features, or values, up to which a block holds its sums
 MMA_FILE = "attention_mma.cu"
 MMA_ATTENTION_TYPES = ("half_t", "bfloat16_t")
-GRADIENT_TYPES = {"half_t": "float", "bfloat16_t": "bfloat16_t"}  # on tensor cores, by operands'
 MMA_WIDTHS = (64, 128, 256)
 WITHOUT_MMA = "sm_75"
 ITEM_BYTES = 2  # of the types of MMA_ATTENTION_TYPES
@@ -163,8 +163,8 @@ def _call(
 ) -> list[KernelCall]:  # fmt: skip
     """Return the call for `rows` rows of every item.
 
-    strided: the operands with leading axes, by name. own: the results. arch: an architecture on
-    which attention_wgmma may take the place of `instance`."""
+    strided: the operands with leading axes, by name. own: the results. arch: an architecture, on
+    which a kernel of wgmma may take the place of `instance`."""
     operands = strided | {
         "mask": sight.mask,
         "first_query": sight.first_query,
@@ -175,9 +175,11 @@ def _call(
     if 0 in (leading.items, rows):
         return []
     q, k, v = strided["q"], strided["k"], strided["v"]
-    sources = wgmma_sources(arch, sight.scale, leading, q, k, v) or {}
-    if sources:
-        instance = Instance(HOPPER_FILE, "attention_wgmma", (c_type(q), str(q.shape[-1])))
+    matrices = {name: a for name, a in strided.items() if name in "qkvg"}
+    kernel = instance.kernel.replace("_mma", "").replace("attention", "attention_wgmma")
+    sources: Mapping[str, Source] = {}
+    if found := wgmma_sources(kernel, arch, sight.scale, leading, matrices):
+        instance, sources = found
     units = {name: source.unit for name, source in sources.items()}
     grid, block, shared = launch_shape(instance, leading.items, rows)
     call = named_call(
@@ -249,6 +251,6 @@ def attention_gradients(
     of_queries = _instance("attention_dq", arch, features, q, k, v, g)
     of_keys = _instance("attention_dkv", arch, max(features, values), q, k, v, g)
     return [
-        *_call(of_queries, q.shape[-2], mesh_ndim, sight, {"dq": dq}, operands),
-        *_call(of_keys, k.shape[-2], mesh_ndim, sight, {"dk": dk, "dv": dv}, operands),
+        *_call(of_queries, q.shape[-2], mesh_ndim, sight, {"dq": dq}, operands, arch),
+        *_call(of_keys, k.shape[-2], mesh_ndim, sight, {"dk": dk, "dv": dv}, operands, arch),
     ]

@@ -26,6 +26,8 @@ WITHOUT = {  # architectures that lack a kernel's instructions
     "attention_mma_dq": (WITHOUT_MMA,),
     "attention_mma_dkv": (WITHOUT_MMA,),
     "attention_wgmma": _NOT_HOPPER,
+    "attention_wgmma_dq": _NOT_HOPPER,
+    "attention_wgmma_dkv": _NOT_HOPPER,
     "matmul_mma": ("sm_75",),
     "matmul_wgmma": _NOT_HOPPER,
 }

@@ -5,5 +5,5 @@ Milakov and Gimelshein 2018); the ring follows Liu et al. 2023 ("Ring attention"
 are split are tiles, as in `gdt.ops.blocks.windows`: (tiles, positions of a tile). Where one block
 holds the whole mesh, all tiles are at hand: they are put end to end and computed together, and only
 observers hear of the ring. On GPUs `kernels/attention.cu` computes what the bodies do, or
-`attention_mma.cu` on tensor cores.
+`attention_mma.cu` and `attention_hopper.cu` on tensor cores.
 """
