@@ -8,8 +8,10 @@
 // Product, sum and activation each round to the result's type, as the ops that they stand for.
 //
 // A long contraction with a small result is cut into gridDim.y pieces of `chunk`: each stores its
-// sum in `parts`, (pieces, items, m, n), and matmul_finish adds the parts in order, so the result
-// does not depend on timing.
+// sum in `parts`, (pieces, items, m, n). The last piece of a tile to arrive adds the tile's parts,
+// or, where there are many pieces or no counters `arrivals`, matmul_finish adds all of them; both
+// add in the order of pieces, so the result does not depend on timing. arrivals: (items * tiles) or
+// more, 0 before the launch and after it; or null.
 //
 // matmul_simt: float32 and float64, every architecture. Tile TILE x TILE x SIMT_K; 256 threads,
 // each TILE/16 rows by TILE/16 columns in registers; two buffers in shared memory, so that one tile
@@ -46,6 +48,37 @@ __device__ __forceinline__ void drain(const Sink<A, O>& sink, const A* slab, int
   for (int i = threadIdx.x; i < ROWS * TILE; i += THREADS)
     sink(row_of(i / TILE), first_column + i % TILE, Pack<A, 1>{{slab[i]}});
   __syncthreads();
+}
+// The sum of the parts of element `at` of an item: `part` points to those of the item's first piece,
+// and `step` elements further are those of the next.
+template <typename A>
+__device__ __forceinline__ A sum_of_parts(const A* part, long long step, int pieces, long long at) {
+  A sum = A(0);
+#pragma unroll 4
+  for (int piece = 0; piece < pieces; piece++) sum += part[piece * step + at];
+  return sum;
+}
+// After `drain`, whose last barrier all threads pass with their part of the tile stored: the last of
+// gridDim.y pieces to arrive finishes the tile.
+template <int TILE, typename A, typename O>
+__device__ __forceinline__ void finish_tile(const Sink<A, O>& sink, const A* parts,
+                                            unsigned* arrivals, const Corner& corner) {
+  GDT_SHARED(bool, is_last, [1]);
+  const int item = blockIdx.z, pieces = gridDim.y;
+  unsigned* arrived = arrivals + static_cast<long long>(item) * gridDim.x + blockIdx.x;
+  if (threadIdx.x == 0) is_last[0] = ptx::count_arrival(arrived) == pieces - 1u;
+  __syncthreads();
+  if (!is_last[0]) return;
+  const long long size = static_cast<long long>(sink.m) * sink.n;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) {
+    const int row = corner.row + i / TILE, column = corner.column + i % TILE;
+    if (row >= sink.m || column >= sink.n) continue;
+    const long long at = static_cast<long long>(row) * sink.n + column;
+    const A sum = sum_of_parts(parts + item * size, gridDim.z * size, pieces, at);
+    sink.epilogue(at, column, Pack<A, 1>{{sum}});
+  }
+  if (threadIdx.x == 0) *arrived = 0;
 }
 // One factor of a product: `lines` (rows of x, columns of w) by k. ALONG_K: neighbours in memory
 // are neighbours in k.
@@ -121,7 +154,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row,
                 const T* __restrict__ w, Strides w_strides, long long w_row, T* out,
                 const T* __restrict__ bias, Strides bias_strides, const T* __restrict__ aux,
-                T* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, int activation) {
+                T* parts, unsigned* arrivals, Axes axes, int m, int n, int k, int chunk,
+                int activation) {
   constexpr int EACH = TILE / 16;
   GDT_SHARED(T, xs, [2][SIMT_K][TILE + 4]);
   GDT_SHARED(T, ws, [2][SIMT_K][TILE + 4]);
@@ -170,6 +204,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int j = 0; j < EACH; j++) slab[ty * TILE + strip(tx, j)] = sums[i][j];
     drain<16, TILE>(sink, slab, corner.column, [&](int r) { return corner.row + strip(r, i); });
   }
+  if (arrivals) finish_tile<TILE>(sink, parts, arrivals, corner);
 }
 
 // parts: (pieces, items, m, n)
@@ -182,10 +217,8 @@ __global__ void __launch_bounds__(THREADS)
   const long long size = static_cast<long long>(m) * n,
                   at = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
   if (at >= size) return;
-  A sum = A(0);
-  for (int piece = 0; piece < pieces; piece++)
-    sum += parts[(static_cast<long long>(piece) * gridDim.y + item) * size + at];
   const long long skip = item * size;
+  const A sum = sum_of_parts(parts + skip, gridDim.y * size, pieces, at);
   const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
   const Epilogue<A, O> epilogue = {out + skip, item_bias, aux ? aux + skip : nullptr, activation};
   epilogue(at, static_cast<int>(at % n), Pack<A, 1>{{sum}});
@@ -268,7 +301,7 @@ template <typename T, typename O, int TILE, bool X_T, bool W_T>
 __global__ void __launch_bounds__(THREADS)
     matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w,
                Strides w_strides, long long w_row, O* out, const O* __restrict__ bias,
-               Strides bias_strides, const O* __restrict__ aux, float* __restrict__ parts,
+               Strides bias_strides, const O* __restrict__ aux, float* parts, unsigned* arrivals,
                Axes axes, int m, int n, int k, int chunk, int activation) {
   typedef MmaTile<T, TILE, !X_T> TileX;
   typedef MmaTile<T, TILE, W_T> TileW;
@@ -333,5 +366,6 @@ __global__ void __launch_bounds__(THREADS)
     drain<32, TILE>(sink, slab, corner.column,
                     [&](int r) { return corner.row + r / 16 * (TILE / 2) + i * 16 + r % 16; });
   }
+  if (arrivals) finish_tile<TILE>(sink, parts, arrivals, corner);
 }
 #endif

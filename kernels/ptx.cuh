@@ -68,6 +68,17 @@ INLINE void store_words(void* global, const uint32_t (&w)[4]) {
                : "memory");
 }
 
+// Add 1 to a counter in global memory, and return what it was. Who counts sees what those before
+// it, and the threads that their barriers wait for, had stored.
+INLINE unsigned count_arrival(unsigned* counter) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 #if __CUDA_ARCH__ >= 800
 // ---- sm_80: asynchronous copies, ldmatrix, mma.sync ---------------------------------------------
 // Two floats rounded to 16 bits each, the first in the lower half.

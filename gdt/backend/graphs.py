@@ -25,11 +25,13 @@ class Graph:
     pool: CuPy's memory pool, which keeps the memory of different streams apart.
     streams: by device, the stream that is captured.
     uploads: arrays that the graphs read, each with the values that are copied there once.
+    counters: by device, numbers that are 0 before and after each launch of a kernel.
     """
 
     def __init__(self, pool: Any, streams: Mapping[int, Any], scopes: Mapping[int, Scope]) -> None:
         self.pool, self.streams, self._scopes = pool, streams, scopes
         self.uploads: list[tuple[Array, np.ndarray]] = []
+        self.counters: dict[int, Array] = {}
         self._graphs: dict[int, Any] = {}
 
     def next(self) -> Graph:

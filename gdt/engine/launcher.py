@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdt.backend.flags import Explain
+from gdt.backend.graphs import CAPTURED
 from gdt.backend.protocol import Backend, KernelRunner
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
@@ -64,7 +65,7 @@ class Launcher:
         self.launched: list[Instance | str] = []
         self.kept: dict[str, Any] = {}
 
-    def empty(self, shape: tuple[int, ...], dtype: str) -> Block:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype | str) -> Block:
         """Uninitialised memory."""
         return self.backend.empty(shape, np.dtype(dtype))
 
@@ -99,6 +100,18 @@ class Launcher:
             self.kept[name] = make()
         constant: T = self.kept[name]
         return constant
+
+    def counters(self) -> Block | None:
+        """Numbers that kernels find 0 and leave 0, as `launches.matmul` takes them. None but while
+        a graph is captured, whose launches run one after another."""
+        graph = CAPTURED.get()
+        if graph is None:
+            return None
+        device = self.xp.cuda.runtime.getDevice()
+        if device not in graph.counters:
+            zeros = np.zeros(launches.ENOUGH_BLOCKS, np.uint32)
+            graph.counters[device] = self.backend.upload(zeros)
+        return graph.counters[device]
 
     def error_flag(self, explain: Explain) -> Block:
         """The plan's flag for bad data, which kernels set and the next read by the host raises."""

@@ -93,6 +93,23 @@ def test_a_result_in_another_order_is_made_op_by_op(mesh: gdt.Mesh) -> None:
         assert replayed(layer, x) == [together]
 
 
+def test_a_long_sum_is_one_launch_of_a_captured_step(mesh: gdt.Mesh) -> None:
+    """An eager product adds up its parts of the sum in a second launch."""
+    rng, ran = np.random.default_rng(0), backend_of(mesh).runner.ran
+    x, w = (gdt.asarray(rng.normal(size=s).astype("f4")) for s in ((3, 600), (600, 5)))
+    layer = lambda x: gdt.relu(x @ w + w[0])
+    step = gdt.function(layer)
+    for _ in range(STEPS):
+        launched = []
+        for run in (step, layer):
+            ran.clear()
+            launched.append((run(x).numpy().tobytes(), ran["matmul_simt"], ran["matmul_finish"]))
+        (got, *captured), (want, *eager) = launched
+        assert got == want
+        x = x * -1.25
+    assert (captured, eager) == ([1, 0], [1, 1])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_a_loss_and_its_gradient_are_one_launch(dtype: str, mesh: gdt.Mesh) -> None:
     """Where the cotangent of the loss is known before the loss, of whatever options."""

@@ -378,11 +378,11 @@ def launches(step: Any, *arrays: Any) -> int:
 def test_launches_of_steps_before_and_after(
     mesh: gdt.Mesh, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    x = gdt.asarray(rng.normal(size=(16, 24)).astype("f4"), layout=gdt.Layout(["x", None], mesh))
+    x = gdt.asarray(rng.normal(size=(16, 520)).astype("f4"), layout=gdt.Layout(["x", None], mesh))
     y = gdt.asarray(rng.integers(0, 10, 16), layout=gdt.Layout(["x"], mesh))
 
     def training(dtype: str | None = None) -> Any:
-        model = mnist.MLP([24, 16, 12, 10], gdt.Layout([None, None], mesh))
+        model = mnist.MLP([520, 16, 12, 10], gdt.Layout([None, None], mesh))
         optimizer = gdt.optim.SGD(0.1)
         if dtype is not None:
             gdt.nn.mixed_precision(model, dtype)

@@ -37,6 +37,7 @@ OPTIONS: dict[str, Any] = {
     "has_bias": [False, True],
     "tile": [64, 128],
     "pieces": [1, 2],
+    "has_counters": [False, True],
     "misaligned": [False, True],
     "order": SCHEDULES,
 }
@@ -104,8 +105,10 @@ def check_matmul(
     arch: str | None = None,
     multiprocessors: int = 132,
     pad: int = 1,
+    has_counters: bool = False,
 ) -> list[KernelCall]:
-    """The calls that were compared with the reference."""
+    """The calls that were compared with the reference; those that were compared with them to the
+    bit have counters where these have none."""
     rng = np.random.default_rng(0)
     x_leading, w_leading = LEADING[leading]
     out_leading = np.broadcast_shapes(x_leading, w_leading)
@@ -119,7 +122,11 @@ def check_matmul(
         "tensor_cores": tensor_cores, "arch": arch, "multiprocessors": multiprocessors,
         "mesh_ndim": len(x_leading), "tile": 64 if dtype == "float64" else tile, "pieces": pieces,
     }  # fmt: skip
-    calls = launches.matmul(x, w, out, empty, bias=bias, aux=aux, activation=activation, **options)
+    arrivals = np.zeros(launches.ENOUGH_BLOCKS, np.uint32)
+    counters = [arrivals if has else None for has in (has_counters, not has_counters)]
+    calls = launches.matmul(
+        x, w, out, empty, bias=bias, aux=aux, activation=activation, arrivals=counters[0], **options
+    )
     execute(calls)
     f8 = lambda a: a.astype(np.float64)
     product, size = f8(x) @ f8(w), float(np.abs(f8(x)).max() * np.abs(f8(w)).max()) + 2
@@ -129,7 +136,8 @@ def check_matmul(
         assert_close(out, product, dtype, k, size)
         return calls
     alone = garbage(out.shape, out.dtype)
-    execute(launches.matmul(x, w, alone, empty, **options))
+    execute(launches.matmul(x, w, alone, empty, arrivals=counters[1], **options))
+    assert not arrivals.any()
     assert_close(alone, product, dtype, k, size)
     want = reference(alone, bias, aux, activation, out.dtype)
     assert want.tobytes() == out.tobytes()
@@ -181,7 +189,7 @@ def test_matmul_under_sanitizers(sanitizer: str, tensor_cores: bool) -> None:
     for misaligned in (False, True):
         check_matmul(
             dtype, 70, 67, 99, False, False, "w replicated", "relu", True, 64, 2, misaligned,
-            Execute(sanitizer=sanitizer), tensor_cores,
+            Execute(sanitizer=sanitizer), tensor_cores, has_counters=misaligned,
         )  # fmt: skip
 
 

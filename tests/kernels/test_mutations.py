@@ -116,16 +116,22 @@ def simt(execute: Execute) -> None:
     for turned, misaligned in ((False, True), (True, False)):
         check_matmul(
             "float32", 70, 136, 99, turned, turned, "w replicated", "relu", True, 64, 2,
-            misaligned, execute,
+            misaligned, execute, has_counters=turned,
         )  # fmt: skip
     check_matmul("float32", 9, 8, 40, False, False, "both", "relu_backward", True, 64, 1, False, execute)  # fmt: skip
+
+
+def counted(execute: Execute) -> None:
+    """Two blocks, of which one waits for nothing but the other's arrival."""
+    execute.schedule["fresh"] = True
+    check_matmul("float32", 9, 7, 130, False, False, "none", "none", False, 64, 2, False, execute, has_counters=True)  # fmt: skip
 
 
 def mma(execute: Execute) -> None:
     for k, turned, misaligned in ((20, False, False), (264, False, False), (264, True, True)):
         check_matmul(
             "bfloat16", 70, 136, k, turned, turned, "w replicated", "relu", True, 64, 2, misaligned,
-            execute, True,
+            execute, True, has_counters=turned,
         )  # fmt: skip
 
 
@@ -348,6 +354,16 @@ MUTATIONS = [
     (*SIMT, "matmul_finish", None, "if (at >= size) return;", "if (at > size) return;"),
     (*SIMT, "matmul_finish", None, "for (int piece = 0; piece < pieces; piece++)", "for (int piece = 1; piece < pieces; piece++)"),
     (*SIMT, "matmul_finish", None, "static_cast<int>(at % n)", "static_cast<int>(at % m)"),
+    *[
+        (*family, kernel, None, old, new)
+        for family, kernel in ((SIMT, "matmul_simt"), (MMA, "matmul_mma"))
+        for old, new in (
+            ("pieces - 1u;\n  __syncthreads();", "pieces - 1u;\n"),
+            ("gridDim.z * size, pieces", "size, pieces"),
+            ("if (threadIdx.x == 0) *arrived = 0;", ""),
+        )
+    ],
+    (counted, "matmul.cu", "matmul_simt", None, "ptx::count_arrival(arrived)", "atomicAdd(arrived, 1u)"),
     (*MMA, "matmul_mma", "matmul.cuh", "A value = widen(narrow<O>(sums.of[i]));", "A value = sums.of[i];"),
     (*MMA, "matmul_mma", None, "ptx::copy_async_wait<STAGES - 2>();", "ptx::copy_async_wait<STAGES - 1>();"),
     (*MMA, "matmul_mma", None, "__syncthreads();  // this step's tiles have arrived", "// this step's tiles have arrived"),

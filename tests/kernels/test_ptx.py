@@ -30,6 +30,12 @@ PROBE two_words(const uint2* x, uint2* out) {
   const uint32_t two[2] = {x[threadIdx.x].x, x[threadIdx.x].y};
   ptx::store_words(out + threadIdx.x, two);
 }
+PROBE arrival(unsigned* x, float* y, float* out) {
+  y[threadIdx.x] = 1;
+  __syncthreads();
+  const unsigned before = ptx::count_arrival(x);
+  out[threadIdx.x] = before + y[threadIdx.x ^ 1];
+}
 #if __CUDA_ARCH__ >= 900
 PROBE zero_fill(const uint4* x, int bytes, uint4* out) {
   __shared__ uint4 tile[32];
@@ -145,6 +151,8 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     r"IADD3 (R\d+), \2, 0x7fff, \3 .*SHF\S* (R\d+), RZ, 0x10, \4 .*SEL R\d+, \5, 0x7fff, !P",
     "words": r"LDG\.E\.128 (R\d+), .*STG\.E\.128 .*, \1 ;",
     "two_words": r"LDG\.E\.64 (R\d+), .*STG\.E\.64 .*, \1 ;",
+    # The number follows what was stored before; what is loaded later is no older copy.
+    "arrival": r"STG.*MEMBAR\.\S*GPU.*ATOMG\.E\.ADD\.STRONG\.GPU.*CCTL\.IVALL.*LDG",
     "half_pair": PAIR.replace("PACK_AB", r"F2FP\.F16\.F32\.PACK_AB"),
     "bfloat16_pair": PAIR.replace("PACK_AB", r"F2FP\.BF16\.F32\.PACK_AB"),
     "power": r"^(?!.*FMUL).*LDG\.E (R\d+),.*MUFU\.EX2 R\d+, \1 ;",
@@ -174,6 +182,8 @@ PLANTED = [  # a probe, and the text that is wrong
     (f"bfloat16 of {OLD}", "(x + 0x7fff + (x >> 16 & 1)) >> 16", "(x + 0x8000) >> 16"),
     ("words", "{%1,%2,%3,%4};", "{%1,%3,%2,%4};"),
     ("two_words", "v2.b32 [%0], {%1,%2};", "v2.b32 [%0], {%2,%1};"),
+    ("arrival", "atom.acq_rel.gpu", "atom.relaxed.gpu"),
+    ("arrival", "atom.acq_rel.gpu", "atom.acq_rel.cta"),
     ("half_pair", "cvt.rn.f16x2.f32 %0, %1, %2;", "cvt.rn.f16x2.f32 %0, %2, %1;"),
     ("bfloat16_pair", "cvt.rn.bf16x2.f32 %0, %1, %2;", "cvt.rn.bf16x2.f32 %0, %2, %1;"),
     ("power", "ex2.approx.ftz.f32", "ex2.approx.f32"),

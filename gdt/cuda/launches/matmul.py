@@ -40,6 +40,9 @@ MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
 ACTIVATIONS = ("none", "relu", "relu_backward")
 PIECE_LENGTH = 256  # elements of k from which on a piece of the sum is worth its extra pass
 PIECES_MAX = 64
+FINISHED_PIECES = (
+    8  # that one block adds up for its tile, where more would take longer than a launch
+)
 CHUNK_STEP = 64  # elements of k; a multiple of the step of every kernel
 MMA_SKEW = 8  # elements of padding in a row of a tile whose rows run across k
 
@@ -100,6 +103,7 @@ def matmul(
     mesh_ndim: int = 0,
     tile: int | None = None,
     pieces: int | None = None,
+    arrivals: Array | None = None,
 ) -> list[KernelCall]:
     """Compute out = activation(x @ w + bias), each step rounded to the dtype of out.
 
@@ -112,6 +116,8 @@ def matmul(
         `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason.
     tile: the columns of a tile. pieces: the number of parts into which k is cut. Both are chosen by
         size if None.
+    arrivals: uint32 zeros, `ENOUGH_BLOCKS` for all sizes, which no other launch uses at the same
+        time; few parts of k are then added up in the same launch, which leaves zeros.
 
     Raises KernelError for types, strides or sizes that no kernel takes.
     """
@@ -131,6 +137,8 @@ def matmul(
     chunk = ceil_div(ceil_div(max(k, 1), pieces), CHUNK_STEP) * CHUNK_STEP
     pieces = ceil_div(max(k, 1), chunk)
     wide = sum_type(x)
+    room = 0 if hopper or arrivals is None else arrivals.size
+    is_finished = 1 < pieces <= FINISHED_PIECES and tiles * leading.items <= room
     parts = empty((pieces, leading.items, m, n), C_DTYPES[wide]) if pieces > 1 else None
     finish = {
         "out": out,
@@ -151,8 +159,10 @@ def matmul(
     else:
         tiled = tiles, pieces, leading.items
         c_types = (c_type(x), c_type(out)) if tensor_cores else (c_type(x),)
-        first = _tiled_call(operands, c_types, columns, tiled, finish | {"chunk": chunk})
-    if parts is None:
+        counts = arrivals if is_finished else None
+        rest = finish | {"chunk": chunk, "arrivals": counts}
+        first = _tiled_call(operands, c_types, columns, tiled, rest)
+    if parts is None or is_finished:
         return [first]
     threads = constants(FILE)["THREADS"]
     grid = ceil_div(m * n, threads), leading.items

@@ -249,20 +249,24 @@ class KernelProducts:
 
     def matmul(self, x: Block, w: Block, out: Block = None) -> Block:
         """Product of stacks of matrices whose leading axes broadcast; of equal rank."""
-        launcher, dtype = self.launcher, self.launcher.xp.result_type(x.dtype, w.dtype)
-        x, w = (self._walkable(a.astype(dtype, copy=False)) for a in (x, w))
-        mesh_ndim = x.ndim - 2
+        launcher, dtype = self.launcher, x.dtype
+        if dtype != w.dtype:
+            dtype = launcher.xp.result_type(dtype, w.dtype)
+            x, w = x.astype(dtype, copy=False), w.astype(dtype, copy=False)
+        x, w, mesh_ndim = self._walkable(x), self._walkable(w), x.ndim - 2
         finish = {} if self.epilogue is None else self._finish(self.epilogue, out, w.shape[-1])
         if out is None:
-            batch = np.broadcast_shapes(x.shape[:mesh_ndim], w.shape[:mesh_ndim])
+            batch, others = x.shape[:mesh_ndim], w.shape[:mesh_ndim]
+            if batch != others:
+                batch = np.broadcast_shapes(batch, others)
             shape = (*batch, x.shape[-2], w.shape[-1])
-            out = launcher.empty(shape, launcher.result_dtype(dtype).name)
+            out = launcher.empty(shape, launcher.result_dtype(dtype))
         runner = launcher.runner
         calls = launches.matmul(
             x, w, out, launcher.empty,
             mesh_ndim=mesh_ndim, arch=runner.arch,
             tensor_cores=_on_tensor_cores(dtype, runner.arch),
-            multiprocessors=runner.multiprocessors, **finish,
+            multiprocessors=runner.multiprocessors, arrivals=launcher.counters(), **finish,
         )  # fmt: skip
         launcher.run(calls)
         return out

@@ -58,6 +58,7 @@ enum Order : int { FORWARD, REVERSE, RANDOM };
 constexpr size_t STACK_BYTES = 256 << 10, PAGE = 4096;
 constexpr size_t SHARED_MAX = 227 << 10;  // what a block of sm_90 may have
 constexpr int ARRAYS_MAX = 1024, THREADS_MAX = 1024, WARPS = 32, GROUPS = 8;
+constexpr unsigned STAY_MAX = 4096;  // fibers of blocks that have ended; TSan has room for 8128
 
 struct Fiber {
   void *stack_pointer, *tsan;
@@ -254,9 +255,12 @@ NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   f.state = READY, f.index = i;
   f.thread = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
   // A TSan fiber kept from the block before carries that block's past, which hides some races between blocks;
-  // a fresh one (about 1 ms each) sees all of them.
+  // a fresh one (about 1 ms each) sees all of them. TSan gives the number of a destroyed fiber to a new one, and takes
+  // both for one: where they are few, they stay.
   IF_TSAN(
-    if (f.tsan && fresh) __tsan_destroy_fiber(f.tsan), munmap(f.stack - PAGE, STACK_BYTES + PAGE), f.tsan = nullptr, f.stack = nullptr;
+    static unsigned stay = 0;
+    if (f.tsan && fresh && stay++ >= STAY_MAX) __tsan_destroy_fiber(f.tsan);
+    if (f.tsan && fresh) munmap(f.stack - PAGE, STACK_BYTES + PAGE), f.tsan = nullptr, f.stack = nullptr;
     if (!f.tsan) f.tsan = __tsan_create_fiber(0);)
   if (!f.stack) {
     f.stack = (char*)mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) + PAGE;

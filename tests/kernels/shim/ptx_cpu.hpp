@@ -83,6 +83,7 @@ template <int N> inline void store_words(void* global, const uint32_t (&w)[N]) {
   if ((uintptr_t)global % sizeof w) SHIM_FAIL("st.global: address is not a multiple of %d", (int)sizeof w);
   memcpy(global, w, sizeof w);
 }
+inline unsigned count_arrival(unsigned* counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_ACQ_REL); }
 inline float power_of_2(float x) { return x < -126 ? 0 : exp2f(x); }
 
 // ---- sm_80: asynchronous copies, ldmatrix, mma.sync ----------------------------------------------------------------
