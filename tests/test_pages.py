@@ -25,7 +25,7 @@ TEXTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
 BLOCK = re.compile(r"```python\n(.*?)```", re.S)
 WITH_CODE = [name for name, text in TEXTS.items() if BLOCK.search(text)]
 # Pages and programs that take more than a few seconds: FULL=docs runs them.
-SLOW = {"cnn_in_tiles", "gpt_nine_schemes", "imdb_three_schemes"}
+SLOW = {"cnn_in_tiles", "gpt_nine_schemes", "imdb_three_schemes", "will_it_fit"}
 
 
 def marked(names: list[str]) -> list[Any]:

@@ -10,6 +10,7 @@ ORDER = [
     "imdb_three_schemes.py",
     "cnn_in_tiles.py",
     "gpt_nine_schemes.py",
+    "will_it_fit.py",
     "components_and_kmeans.py",
     "heat_equation.py",
 ]

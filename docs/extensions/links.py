@@ -16,6 +16,8 @@ from docs.extensions.public_names import public_names
 
 NAME = re.compile(r"((?:gdt|nn|optim)(?:\.\w+)+)(?:\(.*\))?")
 GALLERY = re.compile(r"\]\(((?:\.\./)*)gallery/(\w+)\.py\)")
+# A line that links to the n-th picture of a script, which is that picture on the site.
+PICTURE = re.compile(r"^\[(.+)\]\(gallery/(\w+)\.py#(\d)\)$", re.M)
 
 
 ON_THE_SITE = {
@@ -87,11 +89,12 @@ def _parents(node: nodes.Node) -> list[nodes.Node]:
 
 
 def for_the_site(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Turn links to the gallery's scripts into links to the pages that are made of them, and leave
-    out the empty lines with which doctests end."""
+    """Turn links to the gallery's scripts into links to the pages that are made of them, and to
+    their pictures into the pictures, and leave out the empty lines with which doctests end."""
     text = content[0]
     for link, other in ON_THE_SITE.items():
         text = text.replace(link, other)
+    text = PICTURE.sub(r"![\1](generated/gallery/images/sphx_glr_\2_00\3.png)", text)
     text = GALLERY.sub(r"](\1generated/gallery/\2.rst)", text)
     content[0] = re.sub(r"\n\n```$", "\n```", text, flags=re.M)
 

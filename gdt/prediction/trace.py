@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,6 +81,7 @@ class Tracer(Observer):
         self._log: list[int] = []  # number of what is allocated; ~number of what is freed
         self._at_peak, self.peak = 0, DEVICE.now
         self._most = DEVICE.now  # since the last op
+        self._ends: list[int] = []  # of ops: how many allocations there were
 
     # ---- the device
 
@@ -135,6 +137,7 @@ class Tracer(Observer):
         is_recomputed = self._gradients > 0 and calls_checkpointed()
         self.ops.append(TracedOp(name, self._events, nbytes, self._most, is_recomputed))
         self._events, self._most = [], DEVICE.now
+        self._ends.append(len(self._lines))
 
     # ---- the end
 
@@ -163,7 +166,8 @@ class Tracer(Observer):
         totals: dict[tuple[str, str], int] = {}
         for number in alive:
             line, nbytes = self._lines[number]
-            key = self._names.get(number, "inside of an op"), line
+            made = f"made for {self.ops[bisect_right(self._ends, number)].name}"
+            key = self._names.get(number, made), line
             totals[key] = totals.get(key, 0) + nbytes
         held = [Held(*key, nbytes) for key, nbytes in totals.items()]
         return sorted(held, key=lambda h: -h.nbytes)
