@@ -19,7 +19,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -59,14 +59,23 @@ def schemes(devices: int) -> dict[str, Scheme]:
 def seconds(call: Callable[[], object], clock: Clock, rounds: int | None = None) -> float:
     """Return the median seconds of a call in some rounds, by default `ROUNDS`, after some that are
     not counted."""
-    times = []
-    for n in range(WARM + (rounds or ROUNDS)):
-        gdt.distributed.barrier()
-        began = clock()
-        call()
-        if n >= WARM:
-            times.append(clock() - began)
-    return median(times)
+    return seconds_in_turns([call], clock, rounds or ROUNDS)[0]
+
+
+def seconds_in_turns(
+    calls: Sequence[Callable[[], object]], clock: Clock, rounds: int
+) -> list[float]:
+    """Return the median seconds of calls, of which each has its turn in each round: others that
+    work on this host slow all of them down alike."""
+    times: list[list[float]] = [[] for _ in calls]
+    for n in range(WARM + rounds):
+        for call, own in zip(calls, times, strict=True):
+            gdt.distributed.barrier()
+            began = clock()
+            call()
+            if n >= WARM:
+                own.append(clock() - began)
+    return [median(own) for own in times]
 
 
 # ---------------------------------------------------------------- the machine
@@ -148,11 +157,13 @@ def compare(devices: int, clock: Clock, sizes: dict[str, Size]) -> list[Row]:
     """Predict and measure the step of every scheme in every size."""
     rows, machine = [], machine_of(devices, clock)
     for size, numbers in sizes.items():
-        for name, scheme in schemes(devices).items():
+        known = schemes(devices)
+        steps = [training(scheme, numbers, "CPU")[0] for scheme in known.values()]
+        times = seconds_in_turns(steps, clock, ROUNDS)
+        for (name, scheme), measured in zip(known.items(), times, strict=True):
             predicted = gdt.predict(training(scheme, numbers, "abstract")[0], machine=machine)
-            step, *state = training(scheme, numbers, "CPU")
-            rows.append(Row(size, name, predicted.seconds, seconds(step, clock)))
-            del step, state
+            rows.append(Row(size, name, predicted.seconds, measured))
+        del steps
     return rows
 
 
