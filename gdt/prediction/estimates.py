@@ -62,6 +62,18 @@ class Facts:
         return sum(self.sizes.values()) or 1
 
     @cached_property
+    def experts(self) -> int:
+        """The number of devices that experts can be split over, at most; 1 if there are none."""
+        return math.gcd(*[self.notes.shapes[name][0] for name in self.notes.experts]) or 1
+
+    @cached_property
+    def dispatched(self) -> float:
+        """The bytes of what is sent to experts, or back, of all devices."""
+        numbers = {n: math.prod(s[:2]) for n, s in self.notes.shapes.items() if len(s) > 2}
+        ups = [n for n in self.notes.experts if n.endswith("up_weight")]
+        return self.vectors * sum(numbers[n] * self.notes.itemsizes[n] for n in ups)
+
+    @cached_property
     def ways(self) -> dict[str, Way]:
         """The ways of splitting features; of those that split nearly the same, the first."""
         shapes, sizes = self.notes.shapes, self.sizes
@@ -133,6 +145,9 @@ class Facts:
         part = 1 - matrices * (1 - 1 / model)  # of the work on a row, that a device has
         parameters = self.total * (1 - share * (1 - 1 / model)) / plan.stages  # bytes in use
         turns = plan.micro_batches if plan.stages == 1 else 1
+        of_experts = sum(self.sizes[n] for n in self.notes.experts) / self.total * plan.experts
+        inside = parameters * of_experts / data  # of experts, on a device
+        parameters *= 1 - of_experts
 
         found = self.again if plan.checkpoint else self.plain
         ticks = 1 + (plan.stages - 1) / plan.micro_batches
@@ -145,6 +160,10 @@ class Facts:
             work += 3 * turns * gathers + prices.all_reduce(["replica"], parameters / data)
         else:
             work += prices.all_reduce(plan.batch_axes, parameters)
+        work += prices.all_reduce(["replica"], inside)
+        if plan.experts:
+            times = 6 if plan.checkpoint else 4
+            work += times * prices.all_to_all("data", self.dispatched / groups)
         if sums:
             vectors = self.vectors / groups / plan.micro_batches
             each = prices.all_reduce(["model"], vectors * sum(sums) / len(sums))
@@ -154,8 +173,9 @@ class Facts:
         kept, state = (data if plan.kept == "all" else 1), (data if plan.kept else 1)
         gradients = 1 if turns == 1 else 2  # those of a micro-batch, and their sum
         held = parameters * ((1 + gradients) / kept + self.optimizer / state)
-        inside = part if plan.sequence else (1 + part) / 2
-        held += self.activations[plan.checkpoint] * inside / groups / plan.stages / turns
+        held += inside * (1 + gradients + self.optimizer)
+        share = part if plan.sequence else (1 + part) / 2
+        held += self.activations[plan.checkpoint] * share / groups / plan.stages / turns
         return Estimate(work, held)
 
 
@@ -170,6 +190,9 @@ class _Prices(NamedTuple):
 
     def gather(self, axis: str, nbytes: float) -> float:
         return self._price("all_gather", [axis], nbytes)
+
+    def all_to_all(self, axis: str, nbytes: float) -> float:
+        return self._price("all_to_all", [axis], nbytes)
 
     def _price(self, kind: str, axes: Sequence[str], nbytes: float) -> float:
         axes = [axis for axis in axes if self.plan.count(axis) > 1]

@@ -54,8 +54,8 @@ def plan(
 
     Compared are all meshes of these axes; the batch split, with all arrays on each device (data
     parallel), or with the state of optimizers (ZeRO) or all arrays (FSDP) split over "data";
-    features split in the ways of `gdt.nn.layout_maps`, and as the shapes of arrays tell; blocks
-    that are run again; micro-batches; stages. Formulas estimate seconds and memory of each from
+    features split in the ways of `gdt.nn.layout_maps`, and as the shapes of arrays tell; experts of
+    `gdt.nn.MoE` layers split over "data"; blocks that are run again; micro-batches; stages. Formulas estimate seconds and memory of each from
     traces of the step with FSDP. The sixteen best are traced, and sixteen more where none of these
     fits in memory. Of those within 1 % of the fastest, the simplest is the first.
 
@@ -215,7 +215,16 @@ def ranked(plans: Sequence[ParallelPlan]) -> list[ParallelPlan]:
 def _complexity(p: ParallelPlan) -> tuple[Any, ...]:
     stages, replica = p.stages, p.count("replica")
     kept = ("", "state", "all").index(p.kept)
-    return stages, bool(p.features), p.sequence, p.checkpoint, p.micro_batches, kept, replica
+    return (
+        stages,
+        bool(p.features),
+        p.experts,
+        p.sequence,
+        p.checkpoint,
+        p.micro_batches,
+        kept,
+        replica,
+    )
 
 
 # ---------------------------------------------------------------- candidates
@@ -246,8 +255,11 @@ def candidates(facts: Facts) -> Iterator[ParallelPlan]:
         ):
             one = replace(plan, features=way, kept=kept, checkpoint=again, micro_batches=count)
             yield one
-            if way == "transformer":
-                yield replace(one, sequence=True)
+            own = [one, *[replace(one, sequence=True)] * (way == "transformer")]
+            yield from own[1:]
+            has_ways = way in ("", "transformer") and stages == 1
+            if has_ways and data > 1 and facts.experts % data == 0:
+                yield from [replace(p, experts=True) for p in own]
 
 
 def _meshes(facts: Facts) -> Iterator[tuple[int, ...]]:

@@ -17,6 +17,7 @@ from gdt.nn.convolution import Convolution
 from gdt.nn.layers import Sequential
 from gdt.nn.layout_map import OUTPUT, LayoutMap
 from gdt.nn.module import Module
+from gdt.nn.moe import MoE
 from gdt.nn.parameters import awaits_arrays, mesh_of_model
 from gdt.nn.pipelined import Pipelined, structure
 from gdt.nn.sharded import Sharded
@@ -33,6 +34,7 @@ AXES = ("stage", "replica", "data", "model")
 
 BATCH_AXES = ("replica", "data")
 STATES = {"": "data parallel", "state": "ZeRO", "all": "FSDP"}
+EXPERTS = ("up_weight", "up_bias", "down_weight", "down_bias")
 LINEAR = 6  # a part that is repeated more often is traced at two lengths below this one
 
 
@@ -44,13 +46,15 @@ class Notes:
     runs all. counts: how often parts that are shortened are repeated. shapes, itemsizes: of the
     parameters of the whole model. rows: of a batch. blocks: the lengths of the lists that can be
     pipelined. can_checkpoint: whether the model has parts to run again. has_convolutions: whether
-    it has layers whose channels can be split. models: those that plans were applied to.
+    it has layers whose channels can be split. experts: the names of the parameters of `gdt.nn.MoE`
+    layers, whose first axis is that of experts. models: those that plans were applied to.
     """
 
     lengths: dict[str, int] | None = None
     counts: dict[str, int] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     itemsizes: dict[str, int] = field(default_factory=dict)
+    experts: list[str] = field(default_factory=list)
     rows: int | None = None
     blocks: list[int] = field(default_factory=list)
     can_checkpoint: bool = False
@@ -82,6 +86,7 @@ class ParallelPlan:
     kept: what is kept split over "data": "", "state" (gradients and the state of optimizers, ZeRO)
         or "all" (parameters too, FSDP).
     sequence: whether positions are split over "model" between layers.
+    experts: whether the experts of `gdt.nn.MoE` layers are split over "data", and not kept split.
     checkpoint: whether the modules in the model's lists are run again in the backward pass.
     micro_batches: into how many parts the rows of a batch are divided, which follow each other.
     prediction: what a step takes; a part that is repeated is traced at two lengths, and all sums
@@ -106,6 +111,7 @@ class ParallelPlan:
     sequence: bool = False
     checkpoint: bool = False
     micro_batches: int = 1
+    experts: bool = False
     prediction: Prediction | None = field(default=None, compare=False, repr=False)
     notes: Notes | None = field(default=None, compare=False, repr=False)
 
@@ -138,6 +144,8 @@ class ParallelPlan:
         parts = [STATES[self.kept]] if self.batch_axes else []
         if self.features:
             parts.append(f"{'sequence and ' * self.sequence}features by {self.features}")
+        if self.experts:
+            parts.append("experts")
         if self.stages > 1:
             parts.append("pipeline")
         return ", ".join(parts) or "replicated"
@@ -220,10 +228,14 @@ class ParallelPlan:
         mesh = self.on(mesh_of_model(model)).mesh
         stage = "stage" if self.stages > 1 else None
         shapes = {name: x.shape for name, x in model.parameters().items()}
-        split = split_features(self.features, shapes, mesh, "model", self.sequence, stage)
+        expert = "data" if self.experts else None
+        split = split_features(self.features, shapes, mesh, "model", self.sequence, stage, expert)
         layouts = LayoutMap(mesh, allow_unmatched=True)
 
         def kept_split(specs: Any = None) -> Any:
+            axes = specs.sharding_specs if isinstance(specs, Layout) else specs or ()
+            if "data" in axes:  # of experts: there is no copy along it
+                return specs
             if self.kept == "all":
                 return Sharded(kept="data", used=specs)
             return Sharded(state="data", used=specs) if self.kept else specs
@@ -354,6 +366,10 @@ def _note_model(notes: Notes, model: Module) -> None:
     parameters = model.parameters()
     notes.shapes = {name: x.shape for name, x in parameters.items()}
     notes.itemsizes = {name: x.dtype.itemsize for name, x in parameters.items()}
+    for name, m in model.modules():
+        if isinstance(m, MoE):
+            notes.experts += [f"{name}.{x}".lstrip(".") for x in EXPERTS if hasattr(m, x)]
+    notes.experts = [name for name in notes.experts if name in notes.shapes]
     notes.can_checkpoint = bool(notes.blocks) or any(True for _ in _blocks(model))
     notes.has_convolutions = any(isinstance(m, Convolution) for _, m in model.modules())
     for number, block_places in enumerate(_lists(model)):

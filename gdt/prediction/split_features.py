@@ -30,16 +30,17 @@ def split_features(
     axis: str,
     sequence: bool = False,
     stage: str | None = None,
+    expert: str | None = None,
 ) -> Mapping[str, Any]:
     """Return sharding specs by the patterns of a LayoutMap.
 
     way: one of WAYS, or "" for features that are not split. shapes: of the parameters, by name.
-    axis: the mesh axis that splits features. sequence, stage: see
-    `gdt.nn.layout_maps.transformer`; other ways have neither.
+    axis: the mesh axis that splits features. sequence, stage, expert: see
+    `gdt.nn.layout_maps.transformer`; other ways have none of them.
     """
     if way in ("", "transformer"):
-        model_axis = axis if way else None
-        return layout_maps.transformer(mesh, model_axis, sequence=sequence, stage=stage)
+        model = axis if way else None
+        return layout_maps.transformer(mesh, model, sequence=sequence, stage=stage, expert=expert)
     if way == "cnn":
         return layout_maps.cnn(mesh, axis)
     if way == "mlp":  # convolutions and the like may be in its lists too

@@ -299,6 +299,35 @@ def test_a_pipeline_is_planned_where_blocks_can_be_stages() -> None:
     runs_as_predicted(make_step, replace(plan, prediction=found))
 
 
+def of_experts(size: int, hidden: int, rows: int) -> MakeStep:
+    """Return the function that makes the training step of a layer of eight experts."""
+
+    def make_model() -> nn.Module:
+        return nn.Sequential(nn.Residual(nn.MoE(8, hidden, top_k=1, size=size, key=0)))
+
+    return of_model(make_model, (rows, 16, size))
+
+
+def test_experts_are_split_where_that_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_step, slow = of_experts(512, 2048, 1024), machine(1e10, 1e10)
+    best = gdt.plan(make_step, 8, machine=slow, time_limit=600)[0]  # sends tokens, not gradients
+    assert best.experts and best.batch_axes == ("data",) and "experts" in best.scheme
+    mesh = gdt.create_mesh([("data", 4)], device_type="abstract")
+    plan, small = ParallelPlan(mesh, ("data",), kept="all", experts=True), of_experts(8, 16, 8)
+    found, _ = PlanTracer(small, slow).predict(plan)
+    loss = runs_as_predicted(small, replace(plan, prediction=found))
+    alone = small(ParallelPlan(gdt.create_mesh([("data", 1)])))
+    assert loss == pytest.approx([float(alone()) for _ in range(3)][-1], rel=1e-4)
+
+    offered: list[ParallelPlan] = []
+    all_of = planning.candidates
+    monkeypatch.setattr(
+        planning, "candidates", lambda facts: offered.extend(all_of(facts)) or offered
+    )
+    gdt.plan(SMALL, 4, machine=slow, time_limit=0)
+    assert offered and not any(plan.experts for plan in offered)
+
+
 # ---------------------------------------------------------------- random layouts
 
 
