@@ -55,9 +55,10 @@ def plan(
     Compared are all meshes of these axes; the batch split, with all arrays on each device (data
     parallel), or with the state of optimizers (ZeRO) or all arrays (FSDP) split over "data";
     features split in the ways of `gdt.nn.layout_maps`, and as the shapes of arrays tell; experts of
-    `gdt.nn.MoE` layers split over "data"; blocks that are run again; micro-batches; stages. Formulas estimate seconds and memory of each from
-    traces of the step with FSDP. The sixteen best are traced, and sixteen more where none of these
-    fits in memory. Of those within 1 % of the fastest, the simplest is the first.
+    `gdt.nn.MoE` layers split over "data"; blocks that are run again; micro-batches; stages.
+    Formulas estimate seconds and memory of each from traces of the step with FSDP. The sixteen best
+    are traced, and sixteen more where none of these fits in memory. Of those within 1 % of the
+    fastest, the simplest is the first.
 
     Raises OutOfMemoryError where no plan fits, with the one that comes nearest; ArgumentError for
     fewer than one device, for a memory or a time limit that is negative, and for a `make_step` that
