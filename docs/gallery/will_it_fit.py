@@ -42,9 +42,30 @@ with gdt.host_threads(1):
         step = small_step(n, device_type="CPU", blocks=n)
         measured[n] = seconds(step, time.process_time)
 
-scaling = PredictedScaling(predictions, measured)
-print(scaling)
-scaling.plot()
+print(PredictedScaling(predictions, measured))
+
+KINDS = {
+    "products": "products", "memory": "memory-bound work", "launches": "launches",
+    "exposed": "communication",
+}  # fmt: skip
+
+
+def draw_kinds(axes, steps):
+    left = np.zeros(len(steps))
+    for kind, label in KINDS.items():
+        lengths = np.array([getattr(step, kind) for step in steps.values()])
+        axes.barh([*steps], lengths, left=left, label=label)
+        left += lengths
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds of a step")
+    return left
+
+
+figure, axes = plt.subplots(figsize=(9, 2.5), layout="constrained")
+names = [f"{n} devices" for n in predictions]
+draw_kinds(axes, dict(zip(names, predictions.values(), strict=True)))
+axes.plot([*measured.values()], names, "ko", label="measured")
+figure.legend(loc="outside lower center", ncols=5, fontsize="small")
 plt.show()
 
 # %%
@@ -95,7 +116,6 @@ LAYOUTS = {
         mesh, ("data",), "transformer", "all", sequence=True, checkpoint=True
     ),
 }
-KINDS = {"products": "products", "memory": "memory-bound work", "exposed": "communication"}
 
 
 def predicted(plan):
@@ -107,16 +127,10 @@ def predicted(plan):
 
 steps = {name: predicted(plan) for name, plan in LAYOUTS.items()}
 figure, axes = plt.subplots(figsize=(9, 3), layout="constrained")
-left = np.zeros(len(steps))
-for kind, label in KINDS.items():
-    lengths = np.array([getattr(step, kind) for step in steps.values()])
-    axes.barh([*steps], lengths, left=left, label=label)
-    left += lengths
+ends = draw_kinds(axes, steps)
 hidden = [step.hidden for step in steps.values()]
-axes.barh([*steps], hidden, left=left, fill=False, edgecolor="C2", label="communication, hidden")
-axes.invert_yaxis()
-axes.set_xlabel("seconds of a step")
-figure.legend(loc="outside lower center", ncols=4, fontsize="small")
+axes.barh([*steps], hidden, left=ends, fill=False, edgecolor="C3", label="communication, hidden")
+figure.legend(loc="outside lower center", ncols=5, fontsize="small")
 plt.show()
 
 # %%
