@@ -245,7 +245,7 @@ def _on_the_line(few: Prediction, more: Prediction, times: float) -> Prediction:
         return a + times * (b - a)
 
     values: dict[str, Any] = {k: beyond(getattr(few, k), getattr(more, k)) for k in LINEAR}
-    values["peak"] = max(values["peak"], *_levels(few, more, beyond))
+    values["peak"] = max([values["peak"], *_levels(few, more, beyond)])
     values |= {k: round(values[k]) for k in ("flops", "collectives", "state", "peak")}
     axes = dict.fromkeys([*few.bytes, *more.bytes])
     nbytes = {a: beyond(few.bytes.get(a, 0.0), more.bytes.get(a, 0.0)) for a in axes}
