@@ -275,21 +275,21 @@ Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
 def _rename(nodes: list[Node], array: Any, before: Any, after: Any) -> None:
     """Put `before` in the place of `array`, and `array` in the place of `after`, which may be None,
     in the nodes from the last one back to those that have made the two."""
-
-    def renamed(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(renamed, value))
-        return (
-            before if value is array else array if after is not None and value is after else value
-        )
-
+    names = {id(array): before} | ({} if after is None else {id(after): array})
     missing = {id(array), id(after)}
     for n in reversed(range(len(nodes))):
         op, args, static, out = nodes[n]
-        nodes[n] = op, renamed(args), static, renamed(out)
+        nodes[n] = op, _renamed(args, names), static, _renamed(out, names)
         missing.difference_update(map(id, out if isinstance(out, tuple) else (out,)))
         if not missing:
             break
+
+
+def _renamed(value: Any, names: Mapping[int, Any]) -> Any:
+    """Return an array of a node, or a tuple of them, with others in the place of some."""
+    if isinstance(value, tuple):
+        return tuple([_renamed(item, names) for item in value])
+    return names.get(id(value), value)
 
 
 def _without_sources(op: str, sources: Tree) -> GradientError:

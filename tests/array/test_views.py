@@ -304,6 +304,8 @@ def test_a_step_that_raises_leaves_arrays_as_they_were(x: gdt.DistributedArray) 
 
 
 def test_nobody_holds_views(x: gdt.DistributedArray) -> None:
+    with gdt.GradientTape() as tape:  # which is told of all writes as long as it lives
+        tape.watch(gdt.ones((2,)))
     gc.disable()  # no cycles either
     try:
         for _ in range(100):
