@@ -169,6 +169,19 @@ def test_layers_that_differ_in_turn_are_traced() -> None:
     assert pairs.flops == gdt.predict(make_step(18), machine=MACHINE).flops
 
 
+def test_a_step_whose_ops_all_differ_by_depth_is_extended() -> None:
+    mesh = gdt.create_mesh([("data", 8)], device_type="abstract")
+
+    def make_step(layers: int) -> Callable[[], Any]:
+        x = gdt.ones((64 * layers, 32), "float32", layout=gdt.Layout(["data", None], mesh))
+        return lambda: gdt.exp(x)
+
+    found = gdt.predict_layers(make_step, 9, machine=MACHINE)
+    whole = gdt.predict(make_step(9), machine=MACHINE)
+    assert (found.flops, found.peak) == (whole.flops, whole.peak)
+    assert found.seconds == pytest.approx(whole.seconds, rel=1e-9)
+
+
 @pytest.mark.parametrize("layers", [0, True, 2.0])
 def test_a_number_of_layers_of_no_meaning_is_refused(layers: Any) -> None:
     with pytest.raises(ArgumentError, match=f"layers is {layers}"):
