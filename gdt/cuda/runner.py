@@ -4,7 +4,7 @@ kernel's source before `CudaRunner` passes them to the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -137,10 +137,16 @@ def address(array: Any) -> int:
     return int(array.ctypes.data if on_host else array.data.ptr)
 
 
-def _for_cupy(argument: Any) -> Any:
-    if isinstance(argument, TensorMap):
-        return argument.encoded(address(argument.array))
-    return np.uintp(0) if argument is None else argument
+NULL = np.uintp(0)
+
+
+def _for_cupy(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(
+        [
+            NULL if a is None else a.encoded(address(a.array)) if type(a) is TensorMap else a
+            for a in arguments
+        ]
+    )
 
 
 @dataclass
@@ -154,7 +160,7 @@ class CudaRunner:
 
     def run(self, call: KernelCall) -> None:
         """Check the arguments, if nobody has, and launch, without waiting for the end."""
-        arguments = tuple(map(_for_cupy, call.arguments if call.checked else check(call)))
+        arguments = _for_cupy(call.arguments if call.checked else check(call))
         function = self._function(call)
         if call.shared > self._allowed[function.ptr]:
             driver = self.cupy.cuda.driver

@@ -138,7 +138,7 @@ def _draw_with_kernel(
         "start", lambda: launcher.xp.asarray(np.asarray(run.start, np.int64).reshape(-1))
     )
     numbers = [_number(launcher, n) for n in (key, stream)]
-    out = launcher.empty((start.size, run.length), dtype.name)
+    out = launcher.empty((start.size, run.length), dtype)
     launcher.run(launches.random(KERNELS[sampler], out, start, *numbers, **limits))
     return out
 

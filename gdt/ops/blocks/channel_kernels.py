@@ -183,7 +183,7 @@ def normalize_kernel(
     mean, variance = _pair(launcher, *(where.vector(launcher, a) for a in (mean, variance)))
     factor, bias = _factors(launcher, where, x.dtype, scale, offset)
     dtype = launcher.result_dtype(x.dtype)
-    y = launcher.empty(x.shape, dtype.name) if out is None else out
+    y = launcher.empty(x.shape, dtype) if out is None else out
     data, result = (where.data(launcher, a) for a in (x, y))
     launcher.run(
         launches.bn_apply(
@@ -217,7 +217,7 @@ def batch_norm_sums_kernel(
     gone = {a + rank for a in axes}
     where = _channels(launcher, xhat, [i for i in range(rank) if i not in gone])
     shape = np.broadcast_shapes(g.shape[:mesh_ndim], xhat.shape[:mesh_ndim])
-    sums = launcher.empty((math.prod(shape), 2, where.sizes[1]), sum_dtype(g.dtype).name)
+    sums = launcher.empty((math.prod(shape), 2, where.sizes[1]), sum_dtype(g.dtype))
     data, dy = (where.data(launcher, a) for a in (xhat, g))
     launcher.run(launches.bn_sums(data, dy, sums, launcher.empty, mesh_ndim=mesh_ndim))
     out_shape = tuple(
@@ -256,7 +256,7 @@ def batch_norm_gradient_kernel(
     )
     variance = where.vector(launcher, variance)
     number = where.constant(launcher, float(max(count, 1)), g.dtype)
-    dx = launcher.empty(g.shape, launcher.result_dtype(g.dtype).name) if out is None else out
+    dx = launcher.empty(g.shape, launcher.result_dtype(g.dtype)) if out is None else out
     data, dy, result = (where.data(launcher, a) for a in (xhat, g, dx))
     launcher.run(
         launches.bn_backward(

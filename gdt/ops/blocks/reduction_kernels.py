@@ -78,7 +78,7 @@ def _sum(
     launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool, dtype: np.dtype
 ) -> Block:
     reduction = _reduced(launcher, x, axis, keepdims)
-    out = launcher.empty(reduction.shape, dtype.name)
+    out = launcher.empty(reduction.shape, dtype)
     launcher.run(
         launches.reduce("Sum", reduction.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
     )
@@ -94,7 +94,7 @@ def extreme_kernel(op: str) -> Callable[..., Block]:
         reduction = _reduced(launcher, x, axis, keepdims)
         if not reduction.data.shape[-2]:
             raise launcher.refused("there are no elements")
-        out = launcher.empty(reduction.shape, launcher.result_dtype(x.dtype).name)
+        out = launcher.empty(reduction.shape, launcher.result_dtype(x.dtype))
         launcher.run(
             launches.reduce(op, reduction.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
         )
@@ -132,7 +132,7 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
                 ),
             )
             wide = FLOAT32 if x.dtype.itemsize == 2 and kind_of(x.dtype) == "f" else x.dtype
-            value = launcher.empty(reduction.shape, wide.name)
+            value = launcher.empty(reduction.shape, wide)
         launcher.run(
             launches.arg_reduce(
                 op, reduction.data, value, index, launcher.empty, start=start, mesh_ndim=mesh_ndim

@@ -123,7 +123,7 @@ def whole_kernel(
     shape = (*_lead_shape(launcher, labels, logits), *logits.shape[launcher.mesh_ndim : -1])
     flag = _flag(launcher, shape, shards)
     wide = np.dtype(np.float64 if logits.dtype == np.float64 else np.float32)
-    loss, lse = (launcher.empty(shape, wide.name) for _ in range(2))
+    loss, lse = (launcher.empty(shape, wide) for _ in range(2))
     rows = len(shape) - launcher.mesh_ndim
     if joined is not None:
         _refuse_broadcast(launcher, logits, labels, joined)
@@ -248,7 +248,7 @@ def gradient_kernel(
     mesh_ndim, rows = launcher.mesh_ndim, g.ndim - launcher.mesh_ndim
     over = _refuse_broadcast(launcher, logits, g, labels, largest, total)
     start, count = _classes_here(launcher, over, shards)
-    gradient = launcher.empty(logits.shape, launcher.result_dtype(logits.dtype).name)
+    gradient = launcher.empty(logits.shape, launcher.result_dtype(logits.dtype))
     launcher.run(
         launches.softmax_ce_gradient(
             _logits(launcher, logits), _labels(launcher, labels),
