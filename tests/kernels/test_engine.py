@@ -334,13 +334,18 @@ def test_half_precision_on_hopper_runs_wgmma_where_the_accelerator_can_copy(
     emulated: EmulatedBackend, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     monkeypatch.setattr(emulated.runner, "arch", "sm_90a")
-    for columns, kernel in ((24, "matmul_wgmma"), (23, "matmul_mma")):
-        values = rng.standard_normal((10, 32)), rng.standard_normal((32, columns))
+    cases = (10, 32, 24, "wgmma"), (10, 32, 23, "mma"), (64, 31, 23, "mma"), (64, 31, 65, "wgmma")
+    # Rows of memory have 24, 23 and 65 elements, or 31; those that are used 64 times are aligned.
+    for rows, inner, columns, kernel in cases:
+        values = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
         x, w = (gdt.asarray(v.astype(np.float16), layout=replicated(2)) for v in values)
         explanation = gdt.explain(gdt.matmul, x, w)
         exact = x.numpy().astype(float) @ w.numpy().astype(float)
         assert_close(explanation.value.numpy(), exact, "float16", 32, 4.0)
-        assert kernels_of(explanation) == [kernel]
+        assert kernels_of(explanation) == [f"matmul_{kernel}"]
+        explanation = gdt.explain(gdt.matmul, w.T, x.T)
+        assert_close(explanation.value.numpy(), exact.T, "float16", 32, 4.0)
+        assert kernels_of(explanation) == [f"matmul_{kernel}"]
 
 
 # ---------------------------------------------------------------- updates

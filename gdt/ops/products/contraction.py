@@ -17,6 +17,7 @@ import numpy as np
 from gdt.backend.numpy import Order
 from gdt.caches import memoized
 from gdt.cuda import launches
+from gdt.cuda.runner import address
 from gdt.engine.blas import is_small, multiply
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
@@ -40,6 +41,10 @@ Shape = tuple[int, ...]
 # Below this contraction length a product is so short that writing it twice costs more than a loop
 # of products, measured on the gradient of a 1200 x 48 weight split by columns.
 LONG_CONTRACTION = 256
+
+
+OFTEN = 64  # uses of each element from which on an operand is worth a copy into aligned rows
+PACK_BYTES = 16  # that tensor cores' copies to shared memory have, and begin at multiples of
 
 
 class Factor:
@@ -262,10 +267,12 @@ class KernelProducts:
             shape = (*batch, x.shape[-2], w.shape[-1])
             out = launcher.empty(shape, launcher.result_dtype(dtype))
         runner = launcher.runner
+        tensor_cores = _on_tensor_cores(dtype, runner.arch)
+        if tensor_cores:
+            x, w = self._aligned(x, w.shape[-1]), self._aligned(w, x.shape[-2])
         calls = launches.matmul(
             x, w, out, launcher.empty,
-            mesh_ndim=mesh_ndim, arch=runner.arch,
-            tensor_cores=_on_tensor_cores(dtype, runner.arch),
+            mesh_ndim=mesh_ndim, arch=runner.arch, tensor_cores=tensor_cores,
             multiprocessors=runner.multiprocessors, arrivals=launcher.counters(), **finish,
         )  # fmt: skip
         launcher.run(calls)
@@ -283,6 +290,20 @@ class KernelProducts:
         if aux is not None:
             aux = self.launcher.contiguous(aux).reshape(out.shape)
         return {"bias": bias, "aux": aux, "activation": activation}
+
+    def _aligned(self, x: Block, uses: int) -> Block:
+        """`x`, copied into rows that begin on 16 bytes if tensor cores use each element often: rows
+        that do not, as of a vocabulary of 50,257, are copied to shared memory by elements."""
+        if x.strides[-1] != x.itemsize:
+            if x.strides[-2] != x.itemsize:
+                return x  # of one row or column, or empty
+            return self._aligned(x.swapaxes(-1, -2), uses).swapaxes(-1, -2)
+        if uses < OFTEN or (address(x) | x.strides[-2]) % PACK_BYTES == 0:
+            return x
+        columns, pack = x.shape[-1], PACK_BYTES // x.itemsize
+        rows = self.launcher.empty((*x.shape[:-1], -(-columns // pack) * pack), x.dtype)
+        rows[..., :columns] = x
+        return rows[..., :columns]
 
     def _walkable(self, x: Block) -> Block:
         """`x`, copied unless its matrices are stored by rows or by columns."""
