@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from gdt.sharding.mesh import Mesh
 
 Block = Any
 Blocks = Sequence[Block]
+BASE = attrgetter("base")
 CAPTURE_REMEDY = (
     "Compute it outside of the function, or call the step without gdt.function. What waits for the "
     "GPU, and NVIDIA's libraries (products with matmul_backend('cublas') or of dtypes that gdt has "
@@ -151,8 +153,8 @@ class StepGraph:
         return True
 
     def _is_in_place(self, i: int, blocks: Blocks) -> bool:
-        buffers = [b.base for b in blocks] if i in self.states else blocks
-        return all(b is mine for b, mine in zip(buffers, self._bound[i], strict=True))
+        buffers = map(BASE, blocks) if i in self.states else blocks
+        return all(map(is_, buffers, self._bound[i]))  # no frame for each of many arrays
 
     def _is_unseen(self, i: int) -> bool:
         """Whether no array lies in the buffers of an input."""
@@ -324,6 +326,8 @@ class StepGraph:
         """States as views of their buffers, other outputs as copies."""
         if n in self._state_of_output:
             bound = self._bound[self._state_of_output[n]]
+            if len(bound) == 1:
+                return bound[0].view()  # its device is current
             return value_of_blocks(self._memory.each(lambda b: b.view(), bound))
         blocks = self._outputs.get(n)
         if blocks is None:
