@@ -1,0 +1,311 @@
+"""What a call costs the host on a GPU: frames, calls of CuPy, launches and microseconds.
+
+    python -m tests.kernels.host_costs
+
+writes the tables of docs/gpus.md anew. CuPy is a stand-in. For ops its arrays are NumPy's, of few
+elements, and its launches do nothing, so the time is that of the host before the driver is called.
+For recorded steps it is the one that simulates captures; kernels write zeros.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import gdt
+from bench.gdt_steps import trainer_on
+from bench.workloads import IMDB, MNIST
+from examples import gpt
+from gdt.backend import backend_of, register_backend
+from gdt.backend.cupy import CupyBackend
+from gdt.cuda import sources
+from gdt.cuda.runner import CudaRunner, KernelCall
+from tests.strict import StrictCupy, cuda
+from tests.strict.arrays import StrictArray
+
+from . import libm
+from .emulation import EmulatedRunner
+
+PAGE = Path(__file__).parents[2] / "docs/gpus.md"
+OWN = str(Path(gdt.__file__).parent), "<gdt"  # where files and programs of gdt begin
+STAND_INS = __file__, str(Path(__file__).parents[1] / "strict")
+OP_TABLE, STEP_TABLE = "<!-- host costs of ops -->\n", "<!-- host costs of steps -->\n"
+END = "<!-- end -->\n"
+WARM = 4  # calls of a step: as written, recorded, verified, captured
+ROUNDS, CALLS = 300, 20
+
+
+class Card(np.ndarray):
+    """An array in the memory of the stand-in's GPU."""
+
+    __cuda_array_interface__ = None  # as what is on a GPU has it
+    device = SimpleNamespace(id=0)
+
+    ctypes: Any = None  # what `gdt.cuda.runner.address` reads, as cheap as CuPy's pointer
+
+    def __array_finalize__(self, _: Any) -> None:
+        self.ctypes = Address(next(ADDRESSES))
+
+    def get(self) -> np.ndarray:
+        return np.asarray(self)
+
+
+class Address(NamedTuple):
+    """Where an array is said to lie."""
+
+    data: int
+
+
+ADDRESSES = itertools.count(1 << 20, 256)
+
+
+class Device:
+    """A context, as CuPy's is."""
+
+    id, attributes = 0, {"MultiProcessorCount": 132}
+
+    def __init__(self, number: int = 0) -> None:
+        pass
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+class Namespace:
+    """NumPy's functions, whose results are cards."""
+
+    def __init__(self) -> None:
+        error = type("error", (RuntimeError,), {})
+        runtime = SimpleNamespace(
+            getDeviceCount=lambda: 1, getDevice=lambda: 0, CUDARuntimeError=error
+        )
+        self.cuda = SimpleNamespace(
+            Device=Device,
+            runtime=runtime,
+            driver=SimpleNamespace(CUDADriverError=error),
+            memory=SimpleNamespace(OutOfMemoryError=error),
+        )
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(np, name)
+        if not callable(function) or isinstance(function, type):
+            return function
+        is_empty = name == "empty"
+
+        def on_card(*args: Any, **kwargs: Any) -> Any:
+            self.counts["allocations"] += is_empty or isinstance(function, np.ufunc)
+            self.counts["launches"] += isinstance(function, np.ufunc)
+            made = function(*args, **kwargs)
+            is_array = isinstance(made, np.ndarray | np.generic)
+            return np.asarray(made).view(Card) if is_array else made
+
+        setattr(self, name, on_card)
+        return on_card
+
+
+class Runner(CudaRunner):
+    """A runner whose kernels are compiled already, and do nothing."""
+
+    def _function(self, call: Any) -> Any:
+        self.cupy.cuda.runtime.getDevice()
+        return self
+
+    ptr = 0
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        self.cupy.counts["launches"] += 1
+
+
+class Backend(CupyBackend):
+    """The CuPy backend on the stand-in."""
+
+    def _runner(self) -> Any:
+        return Runner(self.xp, "sm_80", _allowed={Runner.ptr: 1 << 20})
+
+
+def register() -> None:
+    """Let meshes name the device `card:0`."""
+    register_backend("card", lambda: Backend(Namespace()), lambda: 1)
+
+
+def counted(call: Callable[[], Any], counts: Counter[str]) -> dict[str, int]:
+    """What one call does. counts: those of the stand-in."""
+    seen: Counter[str] = Counter()
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+        if event == "call":
+            file = frame.f_code.co_filename
+            seen["frames"] += file.startswith(OWN)
+            seen["CuPy calls"] += file.startswith(STAND_INS) and caller.startswith(OWN)
+        elif event == "c_call" and frame.f_code.co_filename.startswith(OWN):
+            seen["CuPy calls"] += isinstance(getattr(argument, "__self__", None), Card)
+
+    counts.clear()
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return {**seen, "launches": counts["launches"], "allocations": counts["allocations"]}
+
+
+def microseconds(calls: list[Callable[[], Any]]) -> list[float]:
+    """The time of each call: the least of many turns."""
+    least = [float("inf")] * len(calls)
+    for _ in range(ROUNDS):
+        for n, call in enumerate(calls):
+            begin = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            least[n] = min(least[n], time.perf_counter() - begin)
+    return [seconds / CALLS * 1e6 for seconds in least]
+
+
+def ops(mesh: gdt.Mesh) -> dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]]:
+    """Calls of ops, and of CuPy's function where an op is one."""
+    numbers = np.random.default_rng(0).normal(size=(8, 8)).astype("f4")
+    x, y = gdt.asarray(numbers), gdt.asarray(numbers)
+    half, labels = gdt.asarray(numbers, dtype="float16"), gdt.asarray(np.arange(8))
+    queries = gdt.asarray(np.ones((2, 4, 8, 64), "f2"))
+    (a,), (b,) = x.blocks, y.blocks
+    add = backend_of(mesh).xp.add
+    return {
+        "`x + y`": (lambda: x + y, lambda: add(a, b)),
+        "`gdt.sum(x)`": (lambda: gdt.sum(x), None),
+        "`x @ y`, float32": (lambda: x @ y, None),
+        "`x @ y`, float16": (lambda: half @ half, None),
+        "attention": (lambda: gdt.attention(queries, queries, queries), None),
+        "cross-entropy": (lambda: gdt.sparse_softmax_cross_entropy_with_logits(labels, x), None),
+    }
+
+
+STRICT = StrictCupy(1, libm.FUNCTIONS)
+
+
+class Zeros(EmulatedRunner):
+    """A runner of the machine that simulates captures, whose kernels write zeros."""
+
+    def run(self, call: KernelCall) -> None:
+        pairs = zip(sources.parameters(call.instance), call.arguments, strict=True)
+        results = [a for p, a in pairs if p.pointer and not p.const and p.name != "error"]
+        # Of the arrays themselves a graph would hold references, as a user's would.
+        hosts = [a._host for a in (*results, *call.pointees) if isinstance(a, StrictArray)]
+
+        def clear() -> None:
+            for host in hosts:
+                host[...] = 0
+
+        STRICT.machine.launch(clear, hosts, hosts)
+
+
+class ZerosBackend(CupyBackend):
+    """The CuPy backend on that machine."""
+
+    def _runner(self) -> Any:
+        return Zeros()
+
+
+NODES: list[int] = []  # the launches and copies in each graph that was captured
+
+
+class CountedGraph(cuda.CudaGraph):
+    """A graph that is counted."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        NODES.append(len(self._graph.steps))
+
+
+def gpt_step(mesh: gdt.Mesh) -> Callable[[int], Any]:
+    """A recorded step of examples/gpt.py."""
+    model, optimizer = gpt.GPT(), gpt.optimizer()
+    split = gdt.Layout(["batch", None], mesh)
+    shape = gpt.BATCH, gpt.POSITIONS
+    ids, labels = (gdt.zeros(shape, "int64", layout=split) for _ in range(2))
+    loss = lambda model: gdt.nn.losses.sparse_softmax_cross_entropy(labels, model(ids))
+
+    @gdt.function
+    def step() -> Any:
+        value, gradients = gdt.value_and_grad(loss)(model)
+        optimizer.update(model, gradients)
+        return value
+
+    return lambda _: step()
+
+
+def step_table() -> list[str]:
+    """The lines of the table of recorded steps."""
+    register_backend("zeros", lambda: ZerosBackend(STRICT), lambda: 1)
+    lines = [
+        "| recorded step | frames | calls of CuPy | launches | launches and copies in it |",
+        "|---|---|---|---|---|",
+    ]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        gdt.default_mesh(gdt.create_mesh([("batch", 8)], devices=["zeros:0"])) as mesh,
+    ):
+        patch.setattr(cuda, "CudaGraph", CountedGraph)
+        steps = {
+            "MNIST": trainer_on(mesh, "data", "captured")(MNIST)(),
+            "IMDB": trainer_on(mesh, "data", "captured")(IMDB)(),
+            "GPT": gpt_step(mesh),
+        }
+        for name, step in steps.items():
+            NODES.clear()
+            for n in range(WARM):
+                step(n)
+            before = len(STRICT.calls)
+            found = counted(partial(step, WARM), Counter())
+            launched = sum(what == "launch" for _, what, _ in STRICT.calls[before:])
+            cells = found["frames"], found["CuPy calls"], launched, sum(NODES)
+            lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
+    return lines
+
+
+def op_table() -> list[str]:
+    """The lines of the table of ops."""
+    register()
+    lines = [
+        "| op | frames | calls of CuPy | launches | allocations | us | of CuPy's own, us |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    with gdt.default_mesh(gdt.create_mesh([("x", 1)], devices=["card:0"])) as mesh:
+        measured = ops(mesh)
+        for op, _ in measured.values():
+            op(), op(), op()
+        times = microseconds([op for op, _ in measured.values()])
+        bare = microseconds([own for _, own in measured.values() if own is not None])
+        for (name, (op, own)), us in zip(measured.items(), times, strict=True):
+            found = counted(op, backend_of(mesh).xp.counts)
+            cells = [found.get(k, 0) for k in ("frames", "CuPy calls", "launches", "allocations")]
+            beside = f"{bare.pop(0):.1f}" if own is not None else ""
+            lines.append(f"| {name} | {' | '.join(map(str, cells))} | {us:.1f} | {beside} |")
+    return lines
+
+
+def main() -> None:
+    """Write the tables into docs/gpus.md."""
+    text = PAGE.read_text()
+    for begin, table in ((OP_TABLE, op_table), (STEP_TABLE, step_table)):
+        before, rest = text.split(begin)
+        text = before + begin + "\n".join(table()) + "\n" + END + rest.split(END, 1)[1]
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
