@@ -133,11 +133,12 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 def address(array: Any) -> int:
     """Return the address of an array's first element, in host or device memory."""
-    on_host = isinstance(array, np.ndarray | np.generic)
+    on_host = isinstance(array, ON_HOST)
     return int(array.ctypes.data if on_host else array.data.ptr)
 
 
 NULL = np.uintp(0)
+ON_HOST = np.ndarray, np.generic
 
 
 def _for_cupy(arguments: Sequence[Any]) -> tuple[Any, ...]:

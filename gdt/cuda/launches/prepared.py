@@ -26,7 +26,7 @@ Launch = Callable[P, list[KernelCall]]
 
 CACHED_BYTES = 4000  # estimate of a cached list of calls
 ALIGNMENT = 16  # bytes, beyond which no launch function looks at addresses
-VALUES = (bool, int, float, str, type(None), np.generic)
+VALUES = frozenset((bool, int, float, str, type(None)))
 
 
 class PreparedCall(NamedTuple):
@@ -75,7 +75,7 @@ class _Arguments:
     def _flat(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         key: list[Any] = []
         for a in arguments:
-            if isinstance(a, VALUES):
+            if type(a) in VALUES or isinstance(a, np.generic):
                 key.append(a)
             elif isinstance(a, tuple):
                 key.append(self._flat(a))
