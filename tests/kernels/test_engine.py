@@ -12,6 +12,7 @@ import gdt
 from gdt.caches import Cache
 from gdt.cuda.runner import KernelCall
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
+from gdt.ops.products import contraction
 from gdt.optim.adam import adam_step
 
 from .emulation import EmulatedBackend
@@ -80,6 +81,18 @@ def test_stacks_of_matrices_run_the_kernel(
     explanation = gdt.explain(gdt.matmul, *placed)
     np.testing.assert_allclose(explanation.value.numpy(), x @ w, rtol=1e-13, atol=1e-13)
     assert kernels_of(explanation) == ["matmul_simt"]
+
+
+def test_a_stack_of_more_matrices_than_a_grid_has_blocks_is_launched_in_halves(
+    emulated: EmulatedBackend, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr(contraction, "GRID_LIMIT", (0, 0, 2))
+    x, w = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((3, 5, 2))
+    placed = [gdt.asarray(a, layout=gdt.Layout.replicated(mesh_of(ONE), a.ndim)) for a in (x, w)]
+    gdt.matmul(*placed)
+    emulated.runner.ran.clear()
+    np.testing.assert_allclose(gdt.matmul(*placed).numpy(), x @ w, rtol=1e-13, atol=1e-13)
+    assert emulated.runner.ran == {"matmul_simt": 4}  # of one matrix and of two, twice
 
 
 @pytest.mark.parametrize(("dtype", "problem"), [("int64", "no kernel"), ("complex64", "no kernel")])

@@ -17,7 +17,7 @@ import numpy as np
 from gdt.backend.numpy import Order
 from gdt.caches import memoized
 from gdt.cuda import launches
-from gdt.cuda.runner import address
+from gdt.cuda.runner import GRID_LIMIT, address
 from gdt.engine.blas import is_small, multiply
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
@@ -266,6 +266,8 @@ class KernelProducts:
                 batch = np.broadcast_shapes(batch, others)
             shape = (*batch, x.shape[-2], w.shape[-1])
             out = launcher.empty(shape, launcher.result_dtype(dtype))
+        if math.prod(out.shape[:-2]) > GRID_LIMIT[2]:
+            return self._in_halves(x, w, out)
         runner = launcher.runner
         tensor_cores = _on_tensor_cores(dtype, runner.arch)
         if tensor_cores:
@@ -290,6 +292,20 @@ class KernelProducts:
         if aux is not None:
             aux = self.launcher.contiguous(aux).reshape(out.shape)
         return {"bias": bias, "aux": aux, "activation": activation}
+
+    def _in_halves(self, x: Block, w: Block, out: Block) -> Block:
+        """The product of a stack of more matrices than one launch takes."""
+        if self.epilogue is not None:
+            raise self.launcher.refused("a stack in several launches has no epilogue")
+        axis = next(
+            i for i, size in enumerate(out.shape) if size > 1
+        )  # so that halves lie in order
+        middle = out.shape[axis] // 2
+        for part in (slice(middle), slice(middle, None)):
+            at = (*[slice(None)] * axis, part)
+            left, right = (a if a.shape[axis] == 1 else a[at] for a in (x, w))
+            self.matmul(left, right, out[at])
+        return out
 
     def _aligned(self, x: Block, uses: int) -> Block:
         """`x`, copied into rows that begin on 16 bytes if tensor cores use each element often: rows
