@@ -166,11 +166,15 @@ class Tracer(Observer):
         totals: dict[tuple[str, str], int] = {}
         for number in alive:
             line, nbytes = self._lines[number]
-            made = f"made for {self.ops[bisect_right(self._ends, number)].name}"
-            key = self._names.get(number, made), line
+            key = self._names.get(number) or self._purpose(number), line
             totals[key] = totals.get(key, 0) + nbytes
         held = [Held(*key, nbytes) for key, nbytes in totals.items()]
         return sorted(held, key=lambda h: -h.nbytes)
+
+    def _purpose(self, number: int) -> str:
+        """Return what an array is called that no op has returned."""
+        following = bisect_right(self._ends, number)
+        return f"made for {self.ops[following].name}" if following < len(self.ops) else "made last"
 
 
 def trace(step: Callable[..., Any], *args: Any) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gdt
@@ -60,6 +61,18 @@ def test_the_arrays_at_the_peak_are_named_with_their_lines() -> None:
     assert found.held[0].nbytes >= activation and "test_predict.py" in found.held[0].line
     assert found.peak == found.state + sum(h.nbytes for h in found.held)
     assert any(h.what.startswith(("matrix_product", "relu")) for h in found.held)
+
+
+def test_an_array_that_no_op_has_returned_is_held_too() -> None:
+    mesh = gdt.create_mesh([("data", 8)], device_type="abstract")
+    layout, value = gdt.Layout(["data", None], mesh), np.ones((256, 256), "float32")
+
+    def step() -> list[gdt.DistributedArray]:
+        first = gdt.asarray(value, layout=layout)
+        return [first, gdt.exp(first), gdt.asarray(np.tile(value, (4, 1)), layout=layout)]
+
+    names = {row.what: row.nbytes for row in gdt.predict(step, machine=MACHINE).held}
+    assert names["made last"] == 4 * names["made for exp"] == 4 * value.nbytes // 8
 
 
 def test_memory_decides_what_fits() -> None:
