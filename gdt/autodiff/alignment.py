@@ -30,7 +30,6 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.prices import OpStrategy, Price, output_types, scattering_nbytes
 from gdt.sharding.routes import route_bytes
-from gdt.sharding.rule import Rule
 from gdt.sharding.strategy import choose, considered, with_output
 
 
@@ -121,35 +120,30 @@ class Reads(NamedTuple):
 
 
 def for_readers(
-    g: Any,
-    op: Any,
-    args: tuple[Any, ...],
-    static: Mapping[str, Any],
-    position: int,
-    readers: Sequence[Reader],
+    g: Any, op: Any, args: tuple[Any, ...], static: Mapping[str, Any], position: int, reads: Reads
 ) -> tuple[Any, tuple[Any, ...]]:
     """Return the cotangent `g` of the output of `op(*args, **static)`, and the operands: where it
     is a product, in the layouts in which the cotangent of operand number `position` sends the
-    least on its way to one of its `readers`, if the op's own choice sends more; on meshes of
-    several axes, whose links may differ, at least a third more.
+    least on its way to one of its readers, if the op's own choice sends more; on meshes of several
+    axes, whose links may differ, at least a third more.
 
     A partial sum of which an earlier cotangent has been made is resolved first, for both.
     """
-    if not (readers and isinstance(op, Op) and len(op.declaration.linear) == len(args) == 2):
+    if not (isinstance(op, Op) and len(op.declaration.linear) == len(args) == 2):
         return g, args
-    other = args[1 - position]
+    x, other = args[position], args[1 - position]
     if not type(g) is type(other) is DistributedArray or g.mesh is not other.mesh:
         return g, args
-    rule, sizes, _ = op.declaration.bound_rule((args[0].type, args[1].type), dict(static))
-    if rule.linear != (frozenset({0}), frozenset({1})) or not rule.reduced(0):
+    readers = reads.readers(x) if g.mesh.size > 1 else []
+    if not readers:
         return g, args
-    rule = rule._replace(ins=(rule.outs[0], rule.ins[1 - position]), outs=(rule.ins[position],))
     have = g.type if g._resolved is None else g._resolved.type
     is_reread = g._is_passed and any(have.layout.reductions)
     # The form of an array is none of what a tape has seen: its gradients would not reach the array.
     others = [other] if is_taped() else with_form(other)
-    types = tuple(x.type for x in others)
-    moves = _fewest(rule, tuple(sizes.items()), have, is_reread, types, tuple(readers))
+    types, statics = (args[0].type, args[1].type), tuple(static.items())
+    forms = tuple([form.type for form in others])
+    moves = _fewest(op, types, statics, position, have, is_reread, forms, tuple(readers))
     if moves is None:
         return g, args
     number, own_layout, other_layout = moves
@@ -160,20 +154,26 @@ def for_readers(
 
 @memoized(1000)
 def _fewest(
-    rule: Rule,
-    factor_sizes: tuple[tuple[str, int], ...],
+    op: Op[..., Any],
+    types_of_call: tuple[ArrayType, ArrayType],
+    statics: tuple[tuple[str, Any], ...],
+    position: int,
     have: ArrayType,
     is_reread: bool,
     others: tuple[ArrayType, ...],
     readers: tuple[Reader, ...],
 ) -> tuple[int, Layout, Layout] | None:
     """Return which of the forms of the other operand a product takes, and the layouts of both in
-    which its result sends the fewest bytes on its way to one of the readers; None where the op's
-    own choice is as good, or nearly.
+    which the cotangent of operand number `position` sends the fewest bytes on its way to one of the
+    readers; None where the op's own choice is as good, or nearly, and for what is no product.
 
-    have: the type of the cotangent. is_reread: it is a partial sum that has been passed on before.
+    have: the type of the cotangent of the output. is_reread: it is a partial sum that has been
+        passed on before.
     """
-    sizes = dict(factor_sizes)
+    rule, sizes, _ = op.declaration.bound_rule(types_of_call, dict(statics))
+    if rule.linear != (frozenset({0}), frozenset({1})) or not rule.reduced(0):
+        return None
+    rule = rule._replace(ins=(rule.outs[0], rule.ins[1 - position]), outs=(rule.ins[position],))
 
     def read_nbytes(types: Sequence[ArrayType], strategy: OpStrategy) -> int:
         (out,) = output_types(rule, types, sizes, strategy)

@@ -212,8 +212,7 @@ def _cotangents(
 ) -> list[tuple[DistributedArray, DistributedArray | None]]:
     """Return the operands of a call that depend on a source, with their cotangents for `g`.
 
-    dependent: the identities of the arrays that depend on a source. looked_up: those of arrays that
-    are taken from a source by indices.
+    dependent: the identities of the arrays that depend on a source. reads: what all calls read.
     last_use: called with an operand when only its own cotangent is left to be computed, if that
         does not depend on it.
     """
@@ -255,8 +254,7 @@ def _cotangents(
         if (vjp := vjps[i]) is not None:
             if i == positions[-1] and isinstance(op, Op) and op.declaration.is_linear_in(i):
                 last_use(args[i])
-            readers = reads.readers(args[i])
-            c, operands = for_readers(g, op, args, static, i, readers)
+            c, operands = for_readers(g, op, args, static, i, reads)
             cotangent = _called(op, f"operand {i}", vjp, c, out, operands, static)
             cotangents.append((args[i], _checked_cotangent(op, i, args[i], cotangent)))
     return cotangents

@@ -60,7 +60,8 @@ FORMS: ContextVar[Forms | None] = ContextVar("gdt.forms", default=None)
 
 def with_form(x: DistributedArray) -> list[DistributedArray]:
     """Return an array, and its form if it has one."""
-    form = (FORMS.get() or Forms()).get(x)
+    forms = FORMS.get()
+    form = None if forms is None else forms.get(x)
     return [x] if form is None else [x, form]
 
 
