@@ -255,9 +255,8 @@ def candidates(facts: Facts) -> Iterator[ParallelPlan]:
             micro_batches(notes.rows, groups),
         ):
             one = replace(plan, features=way, kept=kept, checkpoint=again, micro_batches=count)
-            yield one
             own = [one, *[replace(one, sequence=True)] * (way == "transformer")]
-            yield from own[1:]
+            yield from own
             has_ways = way in ("", "transformer") and stages == 1
             if has_ways and data > 1 and facts.experts % data == 0:
                 yield from [replace(p, experts=True) for p in own]

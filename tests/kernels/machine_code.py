@@ -92,21 +92,15 @@ ROWS = [
          "20 to 30 %: bound by arithmetic"),
     *(
         _attention_row(kernel, width, passes, expected)
-        for kernel, passes, expected in (
-            ("attention_mma", "2 products", "200 to 300 TFLOP/s: FlashAttention-2"),
-            ("attention_mma_dq", "3 products", "150 to 200 TFLOP/s: FlashAttention-2"),
-            ("attention_mma_dkv", "4 products", "150 to 200 TFLOP/s: FlashAttention-2"),
+        for widths, kernel, passes, expected in (
+            (MMA_WIDTHS, "attention_mma", "2 products", "200 to 300 TFLOP/s: FlashAttention-2"),
+            (MMA_WIDTHS, "attention_mma_dq", "3 products", "150 to 200 TFLOP/s: FlashAttention-2"),
+            (MMA_WIDTHS, "attention_mma_dkv", "4 products", "150 to 200 TFLOP/s: FlashAttention-2"),
+            (WIDTHS, "attention_wgmma", "2 products", "350 to 600 TFLOP/s: FlashAttention-3"),
+            (WIDTHS, "attention_wgmma_dq", "3 products", "300 to 500 TFLOP/s: FlashAttention-3"),
+            (WIDTHS, "attention_wgmma_dkv", "4 products", "300 to 500 TFLOP/s: FlashAttention-3"),
         )
-        for width in MMA_WIDTHS
-    ),
-    *(
-        _attention_row(kernel, width, passes, expected)
-        for kernel, passes, expected in (
-            ("attention_wgmma", "2 products", "350 to 600 TFLOP/s: FlashAttention-3"),
-            ("attention_wgmma_dq", "3 products", "300 to 500 TFLOP/s: FlashAttention-3"),
-            ("attention_wgmma_dkv", "4 products", "300 to 500 TFLOP/s: FlashAttention-3"),
-        )
-        for width in WIDTHS
+        for width in widths
     ),
 ]  # fmt: skip
 

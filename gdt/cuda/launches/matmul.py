@@ -40,9 +40,7 @@ MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
 ACTIVATIONS = ("none", "relu", "relu_backward")
 PIECE_LENGTH = 256  # elements of k from which on a piece of the sum is worth its extra pass
 PIECES_MAX = 64
-FINISHED_PIECES = (
-    8  # that one block adds up for its tile, where more would take longer than a launch
-)
+FINISHED_PIECES = 8  # that one block adds up for its tile; more would take longer than a launch
 CHUNK_STEP = 64  # elements of k; a multiple of the step of every kernel
 MMA_SKEW = 8  # elements of padding in a row of a tile whose rows run across k
 
