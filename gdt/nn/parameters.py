@@ -84,14 +84,17 @@ def stacked_rows(arrays: Sequence[DistributedArray], layout: Layout) -> Distribu
     first = arrays[0]
     array_type = ArrayType.of((len(arrays), *first.shape), first.dtype, layout)
 
-    def make(shape: tuple[int, ...], layout: Layout) -> DistributedArray:
-        if shape != array_type.shape:
-            return relayout(reshape(make(array_type.shape, array_type.layout), shape), layout)
+    def stacked(layout: Layout) -> DistributedArray:
         own = layout.delete([0])
         rows = [relayout(x, own) if (y := moved_unmade(x, own)) is None else y for x in arrays]
         out = relayout(stack(rows), layout)
         # The rows of a device are a view of all of them, which would be kept.
         return out if layout.dims[0] == () else copy(out)
+
+    def make(shape: tuple[int, ...], layout: Layout) -> DistributedArray:
+        if shape == array_type.shape:
+            return stacked(layout)
+        return relayout(reshape(stacked(array_type.layout), shape), layout)
 
     return made_when_read(array_type, make)
 

@@ -74,33 +74,37 @@ class ReturnedArray(NamedTuple):
 
 
 def source_of_returned(
-    tree: Tree, results: list[DistributedArray], namespace: Namespace, name: str
+    tree: Tree,
+    results: list[DistributedArray],
+    namespace: Namespace,
+    name: str,
+    depth: int = 0,
 ) -> str:
     """The expression of what a step of that name returns, from the tuple `outputs` of its program.
-    What the program is to return is added to `results`, and names to `namespace`."""
+    What the program is to return is added to `results`, and names to `namespace`.
 
-    def source(tree: Tree, depth: int) -> str:
-        if isinstance(tree, DistributedArray):
-            return ReturnedArray.of(tree, results).source(namespace)
-        if tree is None or type(tree) is str:
-            return repr(tree)
-        if not is_container(tree):
-            raise _not_computed(name, f"a value of type {type(tree).__name__}")
-        if depth == MOST_DEPTH:
-            raise _not_computed(name, "a tree that is nested too deep, or that holds itself")
-        keys = range(len(tree)) if isinstance(tree, SEQUENCES) else tree
-        values = "".join([f"{source(tree[key], depth + 1)}, " for key in keys])
-        if type(tree) in (list, tuple):
-            return f"[{values}]" if type(tree) is list else f"({values})"
-        like = f"like{len(namespace)}"
-        try:
-            namespace[like] = with_values(tree, [None] * len(tree))
-        except (TypeError, ValueError, AttributeError) as e:
-            problem = f"a container which is not made of its items ({e})"
-            raise _not_computed(name, problem) from e
-        return f"{'dict(zip' if type(tree) is dict else '(with_values'}({like}, ({values})))"
-
-    return source(tree, 0)
+    depth: of `tree` in what is returned.
+    """
+    if isinstance(tree, DistributedArray):
+        return ReturnedArray.of(tree, results).source(namespace)
+    if tree is None or type(tree) is str:
+        return repr(tree)
+    if not is_container(tree):
+        raise _not_computed(name, f"a value of type {type(tree).__name__}")
+    if depth == MOST_DEPTH:
+        raise _not_computed(name, "a tree that is nested too deep, or that holds itself")
+    keys = range(len(tree)) if isinstance(tree, SEQUENCES) else tree
+    items = [source_of_returned(tree[key], results, namespace, name, depth + 1) for key in keys]
+    values = "".join([f"{item}, " for item in items])
+    if type(tree) in (list, tuple):
+        return f"[{values}]" if type(tree) is list else f"({values})"
+    like = f"like{len(namespace)}"
+    try:
+        namespace[like] = with_values(tree, [None] * len(tree))
+    except (TypeError, ValueError, AttributeError) as e:
+        problem = f"a container which is not made of its items ({e})"
+        raise _not_computed(name, problem) from e
+    return f"{'dict(zip' if type(tree) is dict else '(with_values'}({like}, ({values})))"
 
 
 def _not_computed(name: str, result: str) -> FunctionError:

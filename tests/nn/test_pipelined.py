@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import gdt
 from gdt import nn
 from gdt.errors import ArgumentError, GradientError, MeshError, ShapeError
+from gdt.nn.parameters import stacked_rows
 
 SIZE, TOKENS, ROWS, COUNT = 8, 4, 16, 4
 COLUMNS, LINES = (
@@ -417,3 +420,17 @@ def test_stacked_arrays_are_made_where_they_lie() -> None:
         rows = [whole.parameters()[name.replace("block.", f"blocks.{n}.")] for n in range(COUNT)]
         np.testing.assert_array_equal(w, np.stack([r.numpy() for r in rows]))
     assert "4 blocks over stage 4, 1 micro-batches" in repr(model)
+
+
+def test_rows_that_have_been_stacked_are_free() -> None:
+    mesh = gdt.create_mesh([("stage", 2)], blocks=2)
+    rows = [gdt.ones((3,), device=mesh) for _ in range(4)]
+    held = [weakref.ref(row) for row in rows]
+    gc.disable()  # no cycles either
+    try:
+        stacked = stacked_rows(rows, gdt.Layout(["stage", None], mesh))
+        del rows
+        assert stacked.shape == (4, 3) and stacked.numpy().sum() == 12
+        assert [row() for row in held] == [None] * 4
+    finally:
+        gc.enable()

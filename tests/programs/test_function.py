@@ -889,3 +889,18 @@ def test_arguments_are_tuples_in_tuples_of_arrays_of_several_shapes() -> None:
     x, z, y = (gdt.asarray(np.ones(shape)) for shape in [(5, 6), (5, 2), (5,)])
     for _ in range(3):
         assert step(((x, z), y)).shape == (5, 6)
+
+
+def test_what_a_recording_has_returned_is_free_without_a_collection_of_garbage() -> None:
+    step = gdt.function(lambda x: {"a": x + 1, "b": [x * 2]})
+    x = gdt.ones((3,))
+    gc.disable()  # no cycles either
+    try:
+        held = []
+        for _ in range(3):  # as it is recorded, verified and replayed
+            out = step(x)
+            held += [weakref.ref(out["a"]), weakref.ref(out["b"][0])]
+            del out
+        assert [array() for array in held] == [None] * 6
+    finally:
+        gc.enable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -136,3 +138,17 @@ def test_a_label_that_is_no_class_counts_as_nothing() -> None:
     assert float(value) == pytest.approx(expected.sum(), rel=1e-5)
     is_zero = np.all(gradient.numpy() == 0, axis=-1)
     assert np.array_equal(is_zero, labels != 2)
+
+
+def test_a_scan_holds_none_of_its_elements() -> None:
+    elements = gdt.ones((5, 2))
+    held = weakref.ref(elements)
+    gc.disable()  # no cycles either
+    try:
+        np.testing.assert_array_equal(
+            keras.ops.associative_scan(keras.ops.add, elements), np.cumsum(np.ones((5, 2)), axis=0)
+        )
+        del elements
+        assert held() is None
+    finally:
+        gc.enable()

@@ -283,28 +283,33 @@ def associative_scan(
         )
     at = axis % arrays[0].ndim
 
-    def part(xs: Sequence[Any], *bounds: int | None) -> list[Any]:
-        return [x[(builtins.slice(None),) * at + (builtins.slice(*bounds),)] for x in xs]
-
     def combine(xs: list[Any], ys: list[Any]) -> Any:
         return tree.flatten(f(tree.pack_sequence_as(elems, xs), tree.pack_sequence_as(elems, ys)))
 
-    def scanned(xs: list[Any]) -> list[Any]:
-        count = xs[0].shape[at]
-        if count < 2:
-            return xs
-        odd = scanned(combine(part(xs, 0, count - 1, 2), part(xs, 1, None, 2)))
-        rest = part(odd, 0, (count - 1) // 2)
-        even = combine(rest, part(xs, 2, None, 2)) if count > 2 else part(xs, 0, 0)
-        even = [gdt.concat(pair, axis=at) for pair in zip(part(xs, 0, 1), even, strict=True)]
-        return [_interleaved(x, y, at) for x, y in zip(even, odd, strict=True)]
-
     if reverse:
         arrays = [gdt.flip(x, axis=at) for x in arrays]
-    results = scanned(arrays)
+    results = _scanned(arrays, at, combine)
     if reverse:
         results = [gdt.flip(x, axis=at) for x in results]
     return tree.pack_sequence_as(elems, results)
+
+
+def _scanned(
+    xs: list[Any], axis: int, combine: Callable[[list[Any], list[Any]], list[Any]]
+) -> list[Any]:
+    """Return the results of `combine` over all elements up to each, along an axis."""
+    count = xs[0].shape[axis]
+    if count < 2:
+        return xs
+
+    def part(xs: Sequence[Any], *bounds: int | None) -> list[Any]:
+        return [x[(builtins.slice(None),) * axis + (builtins.slice(*bounds),)] for x in xs]
+
+    odd = _scanned(combine(part(xs, 0, count - 1, 2), part(xs, 1, None, 2)), axis, combine)
+    rest = part(odd, 0, (count - 1) // 2)
+    even = combine(rest, part(xs, 2, None, 2)) if count > 2 else part(xs, 0, 0)
+    even = [gdt.concat(pair, axis=axis) for pair in zip(part(xs, 0, 1), even, strict=True)]
+    return [_interleaved(x, y, axis) for x, y in zip(even, odd, strict=True)]
 
 
 def _interleaved(x: Any, y: Any, axis: int) -> DistributedArray:
