@@ -27,7 +27,7 @@ from gdt.prediction.split_features import WAYS, split_features
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state import Place, places
-from gdt.state.trees import Tree, leaves, mapped
+from gdt.state.trees import Tree, leaves, mapped, with_leaves
 
 AXES = ("stage", "replica", "data", "model")
 """The mesh axes of plans: neighbours along the last are nearest."""
@@ -310,19 +310,13 @@ class ParallelPlan:
             columns = [*zip(*[_micro_batches(x, count) for x in leaves(batch)], strict=True)]
             differentiated, totals = functional.value_and_grad(f, resolve=False), None
             for column in columns[:length]:
-                found = differentiated(model, *_with_leaves(batch, column))
+                found = differentiated(model, *with_leaves(batch, column))
                 totals = found if totals is None else _sum(totals, found)
                 del found
             value, gradients = mapped(lambda x: x / count, totals)
             return value, gradients
 
         return evaluated
-
-
-def _with_leaves(tree: Tree, values: Sequence[Any]) -> Tree:
-    """Return a tree with other leaves."""
-    remaining = iter(values)
-    return mapped(lambda _: next(remaining), tree)
 
 
 def _sum(tree: Tree, other: Tree) -> Tree:

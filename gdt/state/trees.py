@@ -81,3 +81,9 @@ def with_values(like: Any, values: Iterable[Any]) -> Any:
     for key, value in pairs:  # the `update` of a Counter would add them
         copied[key] = value
     return copied
+
+
+def with_leaves(tree: Tree, values: Iterable[Any]) -> Tree:
+    """Return a tree with other leaves, in the order of `leaves`; its containers are new."""
+    remaining = iter(values)
+    return mapped(lambda _: next(remaining), tree)

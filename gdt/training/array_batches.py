@@ -14,7 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.data.batches import Batches
 from gdt.data.files import is_path
 from gdt.errors import ArgumentError, error, type_text
-from gdt.state.trees import leaves, mapped
+from gdt.state.trees import leaves, mapped, with_leaves
 
 ROWS = 32  # of a batch, as in Keras
 NAMES = ("x", "y", "sample_weight")
@@ -95,8 +95,7 @@ def batches_of(
         seed = int(np.random.SeedSequence(random.generator.take()).generate_state(1)[0])
 
     def rebuilt(*arrays: np.ndarray) -> Any:
-        remaining = iter(arrays)
-        return mapped(lambda _: next(remaining), parts)
+        return with_leaves(parts, arrays)
 
     rows = ROWS if batch_size is None else batch_size
     return Batches(*leaves(parts), batch_size=rows, seed=seed, place=rebuilt)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdt.errors import ArgumentError, error
-from gdt.state.trees import leaves, mapped
+from gdt.state.trees import leaves, with_leaves
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,5 @@ class JoinedBatches:
 def _concatenated(batches: Sequence[Any]) -> Any:
     """Return one batch with the rows of several."""
     columns = zip(*[leaves(batch) for batch in batches], strict=True)
-    arrays = iter([np.concatenate([np.asarray(x) for x in column]) for column in columns])
-    return mapped(lambda _: next(arrays), batches[0])
+    arrays = [np.concatenate([np.asarray(x) for x in column]) for column in columns]
+    return with_leaves(batches[0], arrays)

@@ -22,7 +22,7 @@ from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
 from gdt.sharding.mesh import Mesh
-from gdt.state.trees import leaves, mapped
+from gdt.state.trees import leaves, mapped, with_leaves
 from gdt.training.batches import (
     check_batches,
     check_count,
@@ -304,5 +304,4 @@ class Trainer(Steps):
                 problem = f"the first and the last batch have results of shapes {shapes}"
                 remedy = "Let the model return a row for each row of its input."
                 raise error(ShapeError, problem, remedy=remedy)
-        arrays = iter([np.concatenate(column) for column in columns])
-        return mapped(lambda _: next(arrays), parts[0])
+        return with_leaves(parts[0], [np.concatenate(column) for column in columns])
