@@ -40,22 +40,36 @@ class Block(nn.Module):
         return {"x": x + y, "balance": state["balance"] + routing.balance}
 
 
+class Head(nn.Module):
+    """The loss of each row: of the numbers that follow, and of the balance of experts."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        self.norm, self.table = nn.RMSNorm(SIZE), table
+
+    def __call__(
+        self, state: dict[str, Any], targets: gdt.DistributedArray
+    ) -> gdt.DistributedArray:
+        logits = self.table.logits(self.norm(state["x"]))
+        losses = nn.losses.sparse_softmax_cross_entropy(targets, logits, reduction="none")
+        return gdt.mean(losses, axis=-1) + BALANCE * state["balance"]
+
+
 class GPT(nn.Module):
-    """The logits of the numbers that follow, and the balance loss of each row."""
+    """The losses of rows, which the last stage of a pipeline computes."""
 
     def __init__(self, repeats: int = 1) -> None:
         self.table = nn.Embedding(VOCABULARY, SIZE, key=1)
         self.positions = nn.Embedding(POSITIONS, SIZE, key=2)
-        blocks = [Block(10 * n + 10) for n in range(LAYERS)]
-        self.pipeline = nn.Pipelined(blocks, "stage", MICRO_BATCHES, repeats=repeats)
-        self.norm = nn.RMSNorm(SIZE)
+        blocks, head = [Block(10 * n + 10) for n in range(LAYERS)], Head(self.table)
+        self.pipeline = nn.Pipelined(blocks, "stage", MICRO_BATCHES, repeats=repeats, head=head)
 
-    def __call__(self, ids: gdt.DistributedArray) -> tuple[gdt.DistributedArray, ...]:
+    def __call__(
+        self, ids: gdt.DistributedArray, targets: gdt.DistributedArray
+    ) -> gdt.DistributedArray:
         x = self.table(ids) + self.positions.weight
         rows = gdt.Layout(ids.layout.sharding_specs[:1], ids.mesh)
         state = {"x": x, "balance": gdt.zeros(len(ids), "float32", layout=rows)}
-        state = self.pipeline(state)
-        return self.table.logits(self.norm(state["x"])), state["balance"]
+        return self.pipeline(state, targets)
 
 
 class Scheme(NamedTuple):
@@ -102,9 +116,7 @@ def train(name: str, steps: int, blocks: int | None = None) -> list[float]:
     @gdt.function
     def step(ids: gdt.DistributedArray, targets: gdt.DistributedArray) -> gdt.DistributedArray:
         def loss(model: GPT) -> gdt.DistributedArray:
-            logits, balance = model(ids)
-            fit = nn.losses.sparse_softmax_cross_entropy(targets, logits)
-            return fit + BALANCE * gdt.mean(balance)
+            return gdt.mean(model(ids, targets))
 
         value, gradients = gdt.value_and_grad(loss)(model)
         optimizer.update(model, gradients)

@@ -19,12 +19,19 @@ from gdt.errors import ArgumentError, MeshError, ShapeError, error
 from gdt.nn.module import Module
 from gdt.nn.parameters import awaits_arrays, check_sizes, stacked_rows
 from gdt.ops.shapes import reshape
-from gdt.ops.stages import hand_on, last_rows, of_stages, on_each_stage, row_of_stage
+from gdt.ops.stages import (
+    hand_on,
+    last_rows,
+    of_last_stage,
+    of_stages,
+    on_each_stage,
+    row_of_stage,
+)
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, mesh_texts
 from gdt.sharding.recut import Piece
 from gdt.state import Place, places, slots
-from gdt.state.trees import leaves, mapped
+from gdt.state.trees import leaves, mapped, with_leaves
 
 Tree = Any
 Weights = Sequence[DistributedArray]  # the arrays of a block, in the order of its slots
@@ -36,7 +43,7 @@ class Pipelined(Module):
     the stages of a pipeline, and work on micro-batches at the same time.
 
     x: an array, or a tree of arrays, whose first axes are the rows of the batch; result: of the
-    same shapes and dtypes, as of each block.
+    same shapes and dtypes, as of each block, or what `head` returns.
     blocks: modules of one structure: class, options, names, shapes and dtypes of arrays are alike,
         and all arrays trained. Their arrays are stacked: each array of `block`, the first of them,
         has one axis more in front, of the length of the list, which the mesh axis splits. The
@@ -48,19 +55,27 @@ class Pipelined(Module):
     repeats: how often a micro-batch goes round all stages; each time it passes through a
         `repeats`-th of each stage's blocks, and fewer stages wait at the beginning and the end.
     checkpoint: whether a tape keeps what goes into a stage alone; see `gdt.checkpointed`.
+    head: a module or a function that the last stage calls with its results, as `head(out, y)` in a
+        call `model(x, y)`: the last layers and the loss. x is the first argument; the others are
+        arrays, or trees of arrays, of as many rows, and do not travel from stage to stage. It
+        returns an array, or a tree of arrays, whose first axes are the rows of the micro-batch,
+        such as the losses of rows. Its arrays are those of `head`, a part of the model, and are
+        shared with none of the blocks.
 
     A call takes T = repeats * micro_batches + stages - 1 ticks. In each, all stages run their next
     blocks, and hand the result on. Stages that wait, stages - 1 ticks of T, compute with a
     micro-batch that is not theirs, and use nothing of it. Between stages a micro-batch is sent once
-    in each direction; the results go from the last stage to all stages, over which their rows are
-    then split, if they are as many as that takes. Random numbers, as of dropout, are the same ones
-    in all stages of a tick.
+    in each direction; the results, or those of the head, go from the last stage to all stages, over
+    which their rows are then split, if they are as many as that takes. All stages run the head, on
+    what they have, and nothing of the others' is used. Random numbers, as of dropout, are the same
+    ones in all stages of a tick.
 
     Raises ArgumentError for blocks that are unlike, that wait for their first call, or whose arrays
-    are not all trained; for a number of blocks that stages and repeats do not divide; MeshError for
-    an unknown axis; calls raise ShapeError for rows that `micro_batches` does not divide, and for
-    blocks that change shapes. Sources: Huang et al. 2019, "GPipe"; Narayanan et al. 2021,
-    "Efficient Large-Scale Language Model Training on GPU Clusters", for repeats.
+    are not all trained or are the head's too; for a number of blocks that stages and repeats do not
+    divide; MeshError for an unknown axis; calls raise ShapeError for rows that `micro_batches` does
+    not divide, for blocks that change shapes, and for results of a head without the rows. Sources:
+    Huang et al. 2019, "GPipe"; Narayanan et al. 2021, "Efficient Large-Scale Language Model
+    Training on GPU Clusters", for repeats.
 
     >>> mesh = gdt.create_mesh([("stage", 2), ("data", 2)])
     >>> with gdt.default_mesh(mesh):
@@ -71,6 +86,15 @@ class Pipelined(Module):
     >>> x = gdt.ones((16, 3), "float32", layout=gdt.Layout(["data", None], mesh))
     >>> model(x).layout.sharding_specs
     [('data', 'stage'), 'unsharded']
+
+    With a head, what the last stage sends to all is a loss for each row:
+
+    >>> with gdt.default_mesh(mesh):
+    ...     blocks = [gdt.nn.Residual(gdt.nn.Dense(3, 3, key=n)) for n in range(4)]
+    >>> error = lambda out, y: gdt.mean((out - y) ** 2, axis=-1)
+    >>> model = gdt.nn.Pipelined(blocks, "stage", micro_batches=4, head=error)
+    >>> model(x, gdt.zeros_like(x)).type
+    float32[16]  [('data', 'stage')]
     """
 
     def __init__(
@@ -81,6 +105,7 @@ class Pipelined(Module):
         *,
         repeats: int = 1,
         checkpoint: bool = True,
+        head: Callable[..., Any] | None = None,
     ) -> None:
         check_sizes(micro_batches=micro_batches, repeats=repeats)
         if not blocks:
@@ -88,9 +113,11 @@ class Pipelined(Module):
         _check_alike(blocks)
         self.block, self.axis, self.count = blocks[0], axis, len(blocks)
         self.micro_batches, self.repeats, self.checkpoint = micro_batches, repeats, checkpoint
+        self.head = head
         columns = [*zip(*[_slots(block) for block in blocks], strict=True)]
         if not columns:
             raise error(ArgumentError, "the blocks have no arrays")
+        _check_head(head, columns)
         mesh = columns[0][0].value.mesh
         self.stages = mesh.sizes[mesh.axis_index(axis, "Pipelined")]
         if self.count % (self.stages * repeats):
@@ -120,27 +147,25 @@ class Pipelined(Module):
         stages = f"{self.count} blocks over {self.axis} {self.stages}"
         return f"{stages}, {self.micro_batches} micro-batches{times}"
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any, *others: Any) -> Any:
+        if others and self.head is None:
+            problem = f"without a head it takes x alone, and {len(others)} more are given"
+            raise error(ArgumentError, problem)
         block_slots = _slots(self.block)
         mesh = block_slots[0].value.mesh
-        x = mapped(lambda leaf: _placed(leaf, mesh), x)
-        parts = [self._micro_batches(leaf) for leaf in leaves(x)]
-        if not parts:
-            raise error(ArgumentError, "x holds no array")
+        x, *others = _on_mesh(mesh, self.micro_batches, x, *others)
+        parts = [*zip(*map(self._micro_batches, leaves(x)), strict=True)]
         weights = [
             [row_of_stage(s.value, axis=self.axis, row=n) for s in block_slots]
             for n in range(self.count // self.stages)
         ]
         step = partial(self._step, block_slots, x)
-        results = iter(self._run(mesh, [*zip(*parts, strict=True)], weights, step))
-        return mapped(lambda _: next(results), x)
+        finish = self._finish_of(mesh, x, others)
+        return self._run(mesh, parts, weights, step, finish)
 
     def _micro_batches(self, x: DistributedArray) -> Sequence[DistributedArray]:
         """Return the micro-batches of an array, equal at all stages."""
         count = self.micro_batches
-        if not x.ndim or x.shape[0] % count or not x.shape[0]:
-            problem = f"{count} micro-batches do not divide the rows of x"
-            raise error(ShapeError, problem, operands={"x": x.type})
         parted = reshape(x, (x.shape[0] // count, count, *x.shape[1:]))
         return slices(on_each_stage(parted, axis=self.axis), axis=1)
 
@@ -148,10 +173,9 @@ class Pipelined(Module):
         self, block_slots: Sequence[Place], x: Tree, state: Weights, *weights: Weights
     ) -> Weights:
         """Return what the blocks of these weights make of a state, both as lists of arrays."""
-        values = iter(state)
-        out = mapped(lambda _: next(values), x)
+        out = with_leaves(x, state)
         for arrays in weights:
-            with _in_place(block_slots, arrays):
+            with _in_place("a block", block_slots, arrays):
                 out = self.block(out)
         results = [*leaves(out)]
         types = [_facts(leaf) for leaf in results]
@@ -166,6 +190,31 @@ class Pipelined(Module):
             )
         return tuple(results)
 
+    def _finish_of(
+        self, mesh: Mesh, x: Tree, others: Sequence[Tree]
+    ) -> Callable[[Weights, int], Tree]:
+        """Return the function of a state that leaves the last stage, and of the number of its
+        micro-batch, that calls the head with them; gradients are those of the last stage alone.
+        Without a head it returns the state."""
+        head = self.head
+        if head is None:
+            return lambda state, number: with_leaves(x, state)
+        only_last = partial(of_last_stage, axis=self.axis)
+        head_slots = _slots(head)
+        placed = [_placed(s.value, mesh, f"head.{s.name}") for s in head_slots]
+        arrays = [only_last(on_each_stage(w, axis=self.axis)) for w in placed]
+        parts = [[only_last(y) for y in self._micro_batches(leaf)] for leaf in leaves(others)]
+
+        def call_head(state: Weights, targets: Weights, arrays: Weights) -> Tree:
+            out = with_leaves(x, [*map(only_last, state)])
+            with _in_place("the head", head_slots, arrays):
+                result = head(out, *with_leaves(others, targets))
+            _check_rows(result, state[0])
+            return result
+
+        call = Checkpointed(call_head) if self.checkpoint else call_head
+        return lambda state, number: call(state, [column[number] for column in parts], arrays)
+
     # ---- the schedule
 
     def _run(
@@ -174,14 +223,15 @@ class Pipelined(Module):
         parts: Sequence[Weights],
         weights: Sequence[Weights],
         step: Callable[..., Weights],
-    ) -> list[DistributedArray]:
-        """Return the rows of what the last stage makes of the micro-batches, which are arrays of
-        `Mesh.apart`, as the weights are."""
+        finish: Callable[[Weights, int], Tree],
+    ) -> Tree:
+        """Return the rows of what `finish` makes of the states that leave the last stage, and of
+        the numbers of their micro-batches. parts: of `Mesh.apart`, as the weights are."""
         call = Checkpointed(step) if self.checkpoint else step
         last = self.micro_batches * self.repeats  # items: the times that a micro-batch comes round
         received: Weights = ()
         waiting: dict[int, Weights] = {}  # at the first stage, by item
-        results: list[Weights] = []
+        results: list[Tree] = []
         for tick in range(last + self.stages - 1):
             items = [tick - stage for stage in range(self.stages)]
             sources = [parts[tick % self.micro_batches], received, waiting.pop(tick, ())]
@@ -194,9 +244,11 @@ class Pipelined(Module):
             received = hand_on(*out, mesh=mesh, axis=self.axis, pieces=pieces) if pieces else ()
             if 0 <= items[-1] < last - self.micro_batches:
                 waiting[items[-1] + self.micro_batches] = received
-            results += [out] if items[-1] >= last - self.micro_batches else []
-        columns = zip(*results, strict=True)
-        return [last_rows(*column, mesh=mesh, axis=self.axis) for column in columns]
+            if items[-1] >= last - self.micro_batches:
+                results.append(finish(out, len(results)))
+        columns = zip(*map(leaves, results), strict=True)
+        rows = [last_rows(*column, mesh=mesh, axis=self.axis) for column in columns]
+        return with_leaves(results[0], rows)
 
     def _of(self, arrays: Sequence[DistributedArray], choice: Sequence[int]) -> DistributedArray:
         """Return the array that is, at each stage, the one that its choice says."""
@@ -235,14 +287,51 @@ def _columns(sources: Sequence[Weights]) -> Iterator[Weights]:
     yield from zip(*present, strict=True)
 
 
-def _placed(x: Any, mesh: Mesh) -> DistributedArray:
-    """Return an argument as an array of the mesh; raise MeshError for one of another."""
+def _on_mesh(mesh: Mesh, micro_batches: int, *arguments: Tree) -> list[Tree]:
+    """Return the arguments of a call as trees of arrays of the mesh, of equally many rows.
+
+    Raises MeshError for arrays of another mesh, ShapeError for rows that differ or that the number
+    of micro-batches does not divide."""
+    names = ["x", *[f"argument {n}" for n in range(2, len(arguments) + 1)]]
+    pairs = zip(names, arguments, strict=True)
+    trees = [mapped(partial(_placed, mesh=mesh, name=name), tree) for name, tree in pairs]
+    rows: int | None = None
+    for name, tree in zip(names, trees, strict=True):
+        for leaf in leaves(tree):
+            if not leaf.ndim or leaf.shape[0] % micro_batches or not leaf.shape[0]:
+                problem = f"{micro_batches} micro-batches do not divide the rows of {name}"
+                raise error(ShapeError, problem, operands={name: leaf.type})
+            if leaf.shape[0] != (rows := rows or leaf.shape[0]):
+                problem = f"{name} has an array of {leaf.shape[0]} rows, and x one of {rows}"
+                raise error(ShapeError, problem, operands={name: leaf.type})
+    if rows is None:
+        raise error(ArgumentError, "x holds no array")
+    return trees
+
+
+def _placed(x: Any, mesh: Mesh, name: str) -> DistributedArray:
+    """Return an array as one of the mesh; raise MeshError for one of another."""
     if not isinstance(x, DistributedArray):
-        return as_operand(x, mesh, "Pipelined", "x")
+        return as_operand(x, mesh, "Pipelined", name)
     if x.mesh is not mesh:
-        texts = dict(zip(("x", "blocks"), mesh_texts([x.mesh, mesh]), strict=True))
-        raise error(MeshError, "x and the blocks are on two meshes", operands=texts)
+        texts = dict(zip((name, "blocks"), mesh_texts([x.mesh, mesh]), strict=True))
+        raise error(MeshError, f"{name} and the blocks are on two meshes", operands=texts)
     return x
+
+
+def _check_rows(result: Tree, state: DistributedArray) -> None:
+    """Raise ShapeError unless the results of a head are arrays of the rows of the state, which is
+    a micro-batch of the last stage."""
+    for leaf in leaves(result):
+        is_array = isinstance(leaf, DistributedArray) and leaf.mesh is state.mesh
+        if not is_array or leaf.shape[:1] != state.shape[:1]:
+            raise error(
+                ShapeError,
+                f"the head returns no array of the {state.shape[0]} rows of a micro-batch",
+                operands={"result": getattr(leaf, "type", leaf), "input": state.type},
+                remedy="Let it return a value for each row, as losses of reduction='none' do, and "
+                "take the mean of what the call returns.",
+            )
 
 
 def _facts(x: Any) -> Any:
@@ -250,19 +339,19 @@ def _facts(x: Any) -> Any:
 
 
 @contextmanager
-def _in_place(block_slots: Sequence[Place], arrays: Weights) -> Iterator[None]:
-    """Put arrays in the slots of a block for this `with` block."""
-    before = [s.owner[s.key] for s in block_slots]
-    for slot, x in zip(block_slots, arrays, strict=True):
+def _in_place(module: str, module_slots: Sequence[Place], arrays: Weights) -> Iterator[None]:
+    """Put arrays in the slots of a module for this `with` block."""
+    before = [s.owner[s.key] for s in module_slots]
+    for slot, x in zip(module_slots, arrays, strict=True):
         slot.owner[slot.key] = x
     try:
         yield
-        written = [s for s, x in zip(block_slots, arrays, strict=True) if s.value is not x]
+        written = [s for s, x in zip(module_slots, arrays, strict=True) if s.value is not x]
     finally:
-        for slot, x in zip(block_slots, before, strict=True):
+        for slot, x in zip(module_slots, before, strict=True):
             slot.owner[slot.key] = x
     if written:
-        problem = f"the call of a block puts another array into {written[0].name}"
+        problem = f"the call of {module} puts another array into {written[0].name}"
         remedy = "Running moments, as of BatchNorm, are not kept: use LayerNorm or GroupNorm."
         raise error(ArgumentError, problem, remedy=remedy)
 
@@ -270,8 +359,8 @@ def _in_place(block_slots: Sequence[Place], arrays: Weights) -> Iterator[None]:
 # ---------------------------------------------------------------- stacked arrays
 
 
-def _slots(block: Module) -> list[Place]:
-    return [s for s in slots(block) if isinstance(s.value, DistributedArray)]
+def _slots(module: Any) -> list[Place]:
+    return [s for s in slots(module) if isinstance(s.value, DistributedArray)]
 
 
 def _stacked(arrays: Sequence[DistributedArray], axis: str) -> DistributedArray:
@@ -304,6 +393,21 @@ def _check_alike(blocks: Sequence[Module]) -> None:
                 f"block {n} differs from block 0 in {name or 'its class'}",
                 operands={"block 0": first.get(name), f"block {n}": other.get(name)},
             )
+
+
+def _check_head(head: Any, columns: Sequence[Sequence[Place]]) -> None:
+    """Raise ArgumentError for a head that waits for its first call, or holds an array of a block.
+
+    columns: the places of the blocks' arrays."""
+    if isinstance(head, Module) and awaits_arrays(head):
+        problem = "the head finds its sizes at its first call"
+        raise error(ArgumentError, problem, remedy="Give its layers their sizes.")
+    of_blocks = {id(place.value): place.name for column in columns for place in column}
+    for place in _slots(head):
+        if id(place.value) in of_blocks:
+            problem = f"{place.name} of the head is {of_blocks[id(place.value)]} of a block"
+            remedy = "Blocks are stacked, and share no arrays: give the head a copy."
+            raise error(ArgumentError, problem, remedy=remedy)
 
 
 def structure(block: Module) -> Iterator[tuple[str, Any]]:

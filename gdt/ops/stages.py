@@ -174,6 +174,21 @@ def _itself(block: Block) -> Block:
 
 
 at_stages.vjp(lambda g, out, x, *, axis, chosen: at_stages(g, axis=axis, chosen=chosen), reads="")
+
+
+@planned_op(view="x")
+def of_last_stage(x: ArrayType, /, *, axis: str) -> BlockPlan:
+    """The array, which is used at the last coordinate of a mesh axis alone: of its cotangent the
+    others get zeros, also where theirs is NaN. x: on a mesh of `Mesh.apart`."""
+    return BlockPlan([None], x, [_itself] * len(x.mesh.blocks))
+
+
+of_last_stage.vjp(
+    lambda g, out, x, *, axis: at_stages(
+        g, axis=axis, chosen=(*[False] * (x.mesh.dim_size(axis) - 1), True)
+    ),
+    reads="",
+)
 of_stages.vjp(
     joint=lambda g, out, *arrays, axis, choice: [
         at_stages(g, axis=axis, chosen=tuple([c == n for c in choice])) if n in choice else None

@@ -94,12 +94,8 @@ def of_experts(scheme: pipelined_moe.Scheme) -> Callable[[Mesh], Step]:
         shape, rows = (pipelined_moe.ROWS, pipelined_moe.POSITIONS), Layout([axes, None], mesh)
         x, y = (gdt.zeros(shape, np.int64, layout=rows) for _ in "xy")
 
-        def loss(model: Any) -> Any:
-            logits, balance = model(x)
-            return nn.losses.sparse_softmax_cross_entropy(y, logits) + gdt.mean(balance)
-
         def step() -> Any:
-            value, gradients = gdt.value_and_grad(loss)(model)
+            value, gradients = gdt.value_and_grad(lambda model: gdt.mean(model(x, y)))(model)
             optimizer.update(model, gradients)
             return value, gradients
 

@@ -45,6 +45,32 @@ class Chain(nn.Module):
         return x
 
 
+class Head(nn.Module):
+    """The squared errors of rows."""
+
+    def __init__(self) -> None:
+        self.norm = nn.RMSNorm(SIZE, dtype="float64")
+        self.dense = nn.Dense(SIZE, SIZE, key=500, dtype="float64")
+
+    def __call__(self, out, y):
+        return gdt.mean((self.dense(self.norm(out)) - y) ** 2, axis=(1, 2))
+
+
+class Headed(nn.Module):
+    """A model whose results a head takes, as that of a pipeline does."""
+
+    def __init__(self, chain, head) -> None:
+        self.chain, self.head = chain, head
+
+    def __call__(self, x, *others):
+        return self.head(self.chain(x), *others)
+
+
+def head_on(mesh):
+    with gdt.default_mesh(mesh):
+        return Head()
+
+
 def blocks_on(mesh, count: int = COUNT, **options):
     with gdt.default_mesh(mesh):
         return [Block(n, **options) for n in range(count)]
@@ -55,15 +81,16 @@ def layouts(mesh, kept=None) -> nn.LayoutMap:
     used = lambda *specs: (
         nn.Sharded(kept=kept, used=["stage", *specs]) if kept else ["stage", *specs]
     )
-    entries = nn.LayoutMap(mesh)
+    entries = nn.LayoutMap(mesh, allow_unmatched=True)
+    entries["head.*"] = nn.Sharded(kept=kept)
     if "model" in mesh.axis_names:
         entries[f"{COLUMNS}weight"] = used(None, "model")
         entries[f"{COLUMNS}bias"] = used("model")
         entries[f"{LINES}weight"] = used("model", None)
-        others = rf"(?!{COLUMNS}(weight|bias)|{LINES}weight)"
+        others = rf"(?!{COLUMNS}(weight|bias)|{LINES}weight|head)"
         entries[f"{others}.*"] = used(...)
     else:
-        entries[".*"] = used(...)
+        entries["(?!head).*"] = used(...)
     return entries
 
 
@@ -73,20 +100,27 @@ def rows_on(mesh, rng, rows: int = ROWS, dtype: str = "float64"):
     return gdt.asarray(x, layout=gdt.Layout([split, None, None], mesh))
 
 
-def loss(model, x):
-    return gdt.mean((model(x) - 1) ** 2)
+def loss(model, x, *targets):
+    return gdt.mean(model(x, *targets) if targets else (model(x) - 1) ** 2)
 
 
-def trained(model, x, steps: int) -> list[float]:
+def trained(model, batch, steps: int) -> list[float]:
     optimizer = gdt.optim.Adam(1e-2).init(model)
 
-    def step(x):
-        value, gradients = gdt.value_and_grad(loss)(model, x)
+    def step(*batch):
+        value, gradients = gdt.value_and_grad(loss)(model, *batch)
         optimizer.update(model, gradients)
         return value
 
     run = gdt.function(step, verify=50)
-    return [float(run(x)) for _ in range(steps)]
+    return [float(run(*batch)) for _ in range(steps)]
+
+
+def batch_on(mesh, head: bool):
+    """Return x, and what a head compares its results with."""
+    rng = np.random.default_rng(3)
+    x = rows_on(mesh, rng)
+    return (x, 0.1 * rows_on(mesh, rng)) if head else (x,)
 
 
 MESHES = [
@@ -99,56 +133,73 @@ MESHES = [
 
 
 @functools.cache
-def trained_on_one() -> tuple[list[float], dict[str, np.ndarray]]:
+def trained_on_one(head: bool) -> tuple[list[float], dict[str, np.ndarray]]:
     mesh = gdt.create_mesh([("one", 1)])
-    model = Chain(blocks_on(mesh))
-    losses = trained(model, rows_on(mesh, np.random.default_rng(3)), 100)
+    model = Headed(Chain(blocks_on(mesh)), head_on(mesh)) if head else Chain(blocks_on(mesh))
+    losses = trained(model, batch_on(mesh, head), 100)
     return losses, {name: w.numpy() for name, w in model.parameters().items()}
 
 
 @pytest.mark.parametrize(("dims", "kept"), MESHES, ids=str)
 @pytest.mark.parametrize(
-    ("steps", "apart"),
-    [pytest.param(100, False, marks=pytest.mark.networks_full), (3, False), (2, True)],
+    ("steps", "apart", "head"),
+    [
+        pytest.param(100, False, False, marks=pytest.mark.networks_full),
+        pytest.param(100, False, True, marks=pytest.mark.networks_full),
+        (3, False, False),
+        (2, True, True),
+    ],
 )
-def test_steps_are_those_of_one_device_on_every_mesh(dims, kept, steps, apart) -> None:
-    check_steps(dims, kept, steps, apart)
+def test_steps_are_those_of_one_device_on_every_mesh(dims, kept, steps, apart, head) -> None:
+    check_steps(dims, kept, steps, apart, head)
 
 
 def test_a_hundred_steps_are_those_of_one_device() -> None:
-    check_steps(*MESHES[-1], 100, False)
+    check_steps(*MESHES[-1], 100, False, True)
 
 
-def check_steps(dims, kept, steps, apart) -> None:
+def check_steps(dims, kept, steps, apart, head) -> None:
     repeats = 2 if dict(dims)["stage"] == 2 and not apart else 1
     mesh = gdt.create_mesh(dims, blocks=int(np.prod([n for _, n in dims])) if apart else None)
-    model = nn.Pipelined(blocks_on(mesh), "stage", 4, repeats=repeats)
+    own_head = head_on(mesh) if head else None
+    model = nn.Pipelined(blocks_on(mesh), "stage", 4, repeats=repeats, head=own_head)
     layouts(mesh, kept).apply(model)
-    losses = trained(model, rows_on(mesh, np.random.default_rng(3)), steps)
-    expected, weights = trained_on_one()
+    losses = trained(model, batch_on(mesh, head), steps)
+    expected, weights = trained_on_one(head)
     np.testing.assert_allclose(losses, expected[:steps], rtol=1e-9)
     if steps < len(expected):
         return
     assert losses[-1] < 0.2 * losses[0]
     order = [0, 2, 1, 3] if repeats == 2 else [0, 1, 2, 3]
+    chain = "chain." if head else ""
     for name, w in model.parameters().items():
-        rows = [weights[name.replace("block.", f"blocks.{n}.")] for n in order]
-        np.testing.assert_allclose(w, np.stack(rows), rtol=1e-6, atol=1e-9, err_msg=name)
+        rows = [weights.get(name.replace("block.", f"{chain}blocks.{n}.")) for n in order]
+        whole = weights[name] if name.startswith("head.") else np.stack(rows)
+        np.testing.assert_allclose(w, whole, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 12])
-def test_gradients_of_the_input_and_any_number_of_micro_batches(
+def test_gradients_of_arguments_and_any_number_of_micro_batches(
     rng, checkpoint, micro_batches
 ) -> None:
     mesh = gdt.create_mesh([("stage", 3), ("data", 2)])
-    x = rows_on(mesh, rng, 12)
-    expected = gdt.value_and_grad(loss, (0, 1))(Chain(blocks_on(mesh, 3)), x)
-    model = nn.Pipelined(blocks_on(mesh, 3), "stage", micro_batches, checkpoint=checkpoint)
-    value, (_, gradient) = gdt.value_and_grad(loss, (0, 1))(model, x)
-    np.testing.assert_allclose(value, expected[0])
-    np.testing.assert_allclose(gradient, expected[1][1], atol=1e-12)
-    assert gradient.layout is x.layout
+    head = checkpoint == bool(micro_batches % 2)
+    batch = [rows_on(mesh, rng, 12) for _ in range(1 + head)]
+    chain, own_head = Chain(blocks_on(mesh, 3)), head_on(mesh) if head else None
+    model = nn.Pipelined(
+        blocks_on(mesh, 3), "stage", micro_batches, checkpoint=checkpoint, head=own_head
+    )
+    arguments = tuple(range(len(batch) + 1))
+    evaluated = gdt.value_and_grad(loss, arguments)
+    value, (of_model, *gradients) = evaluated(model, *batch)
+    expected, (of_chain, *others) = evaluated(Headed(chain, own_head) if head else chain, *batch)
+    np.testing.assert_allclose(value, expected)
+    for gradient, other, x in zip(gradients, others, batch, strict=True):
+        np.testing.assert_allclose(gradient, other, atol=1e-12)
+        assert gradient.layout is x.layout
+    for name in [name for name in of_model if name.startswith("head.")]:
+        np.testing.assert_allclose(of_model[name], of_chain[name], atol=1e-12)
 
 
 def test_blocks_take_trees_and_keep_the_order_of_rows(rng) -> None:
@@ -187,6 +238,32 @@ def test_stages_that_wait_make_no_gradient_nan() -> None:
         value, gradients = gdt.value_and_grad(lambda m: gdt.sum(m(np.ones(4))))(model)
     assert float(value) == 4.0
     assert gradients["block.scale"].tolist() == [[-2.0], [2.0], [-2.0], [2.0]]
+
+
+def test_a_head_uses_nothing_of_other_stages() -> None:
+    """Not even in products of zero and infinity: here they divide by zero."""
+
+    class Logarithm(nn.Module):
+        def __init__(self) -> None:
+            self.scale = gdt.asarray([2.0])
+
+        def __call__(self, out, y):
+            return {"logarithm": gdt.log(self.scale * out), "of y": [y["of"] / out]}
+
+    mesh = gdt.create_mesh([("stage", 2)])
+    with gdt.default_mesh(mesh):
+        blocks = [nn.Dense(1, 1, initializer="ones", dtype="float64") for _ in range(2)]
+        for block, bias in zip(blocks, (-1.0, 4.0), strict=True):
+            block.bias = gdt.asarray([bias])
+        model = nn.Pipelined(blocks, micro_batches=2, head=Logarithm())
+    x = np.ones((4, 1))
+    with np.errstate(all="ignore"):
+        out = model(x, {"of": 4 * x})
+        gradients = gdt.grad(lambda m: gdt.sum(m(x, {"of": x})["logarithm"]))(model)
+    np.testing.assert_allclose(out["logarithm"], np.full((4, 1), np.log(8.0)))
+    assert out["of y"][0].tolist() == [[1.0]] * 4
+    assert gradients["block.bias"].tolist() == [[1.0], [1.0]]
+    assert gradients["head.scale"].tolist() == [2.0]
 
 
 def test_dropout_drops_other_elements_in_each_block() -> None:
@@ -255,6 +332,30 @@ def test_a_micro_batch_is_sent_once_across_each_border(dims, micro_batches, repe
     assert len(over_data) == ("data" in sizes)
 
 
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_a_head_leaves_losses_to_send_to_all_stages(stages, repeats) -> None:
+    micro_batches, rows, size = 8, 8, 64
+    mesh = gdt.create_mesh([("stage", stages)])
+    with gdt.default_mesh(mesh):
+        blocks = [nn.Residual(nn.Dense(size, size, key=n)) for n in range(stages * repeats)]
+    model = nn.Pipelined(blocks, "stage", micro_batches, repeats=repeats, head=squared_errors)
+    x = gdt.ones((micro_batches * rows, size), "float32", device=mesh)
+    with gdt.count_collectives() as counter:
+        gdt.value_and_grad(loss)(model, x, x)
+    one = 4 * rows * size  # bytes of a micro-batch
+    borders = 2 * micro_batches * (repeats * stages - 1) * one  # point to point
+    losses = 2 * micro_batches * 4 * rows * (stages - 1) // stages
+    exchanged = sum(c.bytes for c in counter if c.kind == "exchange")
+    assert exchanged == borders + losses <= 1.1 * borders
+    assert {c.kind for c in counter if c.bytes} <= {"exchange", "all_reduce"}
+    assert sum(c.bytes for c in counter if c.kind == "all_reduce") < 100  # of the mean
+
+
+def squared_errors(out, y):
+    return gdt.mean((out - y) ** 2, axis=-1)
+
+
 def test_the_memory_of_a_stage_is_that_of_its_inputs() -> None:
     """With a checkpoint: per micro-batch its input at the stage, the rows of x, and a share of the
     results; without, all that blocks compute between."""
@@ -297,6 +398,15 @@ class Moments(nn.Module):
 def _moments():
     with gdt.default_mesh(gdt.create_mesh([("stage", 2)])):
         return nn.Pipelined([Moments(), Moments()], micro_batches=2)
+
+
+def _tied():
+    blocks = _blocks(A, A)
+    return nn.Pipelined(blocks, head=nn.Sequential(nn.Flatten(), blocks[1]))
+
+
+def _headed(head, *others, blocks=2):
+    return lambda: nn.Pipelined(_blocks(*[A] * blocks), micro_batches=2, head=head)(X, *others)
 
 
 X = np.ones((4, 3), "float32")
@@ -375,6 +485,42 @@ REFUSED = {
         ShapeError,
         "do not divide the rows of x",
     ),
+    "more arrays": (
+        _headed(None, X, X),
+        ArgumentError,
+        "without a head it takes x alone, and 2 more are given",
+    ),
+    "mean of a head": (
+        _headed(lambda out, y: gdt.mean(out - y), X),
+        ShapeError,
+        "the head returns no array of the 2 rows of a micro-batch",
+    ),
+    "head's array of elsewhere": (
+        _headed(lambda out: gdt.ones(2)),
+        ShapeError,
+        "the head returns no array of the 2 rows of a micro-batch",
+    ),
+    "rows of targets": (
+        _headed(squared_errors, X[:2]),
+        ShapeError,
+        "argument 2 has an array of 2 rows, and x one of 4",
+    ),
+    "mesh of targets": (
+        _headed(squared_errors, gdt.ones((4, 3), "float32")),
+        MeshError,
+        "argument 2 and the blocks are on two meshes",
+    ),
+    "mesh of a head": (
+        _headed(nn.Dense(3, 1)),
+        MeshError,
+        "head.weight and the blocks are on two meshes",
+    ),
+    "unbuilt head": (
+        _headed(nn.Dense(1)),
+        ArgumentError,
+        "the head finds its sizes at its first call",
+    ),
+    "tied": (_tied, ArgumentError, "layers.1.weight of the head is weight of a block"),
     "moments": (
         lambda: _moments()(X),
         ArgumentError,
