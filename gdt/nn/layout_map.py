@@ -45,7 +45,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
     units: a regular expression for the names of the modules that gather what they use: the arrays
         of a unit travel together when it is called. The unit of an array is the module whose name
         the pattern matches at the beginning of the array's name, and the whole model for other
-        arrays. By default every module in a list, such as `blocks.0`, is a unit.
+        arrays. By default every module in a list, such as `blocks.0`, is a unit. A
+        `gdt.nn.Pipelined` gathers for all its parts.
     allow_unmatched: whether keys may match no name, as in a map for many models; one has to.
 
     Raises LayoutError for a key that is there already, or that is no regular expression.
@@ -296,7 +297,10 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         # there is none, the innermost around it.
         if not unit:
             return ""
-        return min(inside, key=len) if inside else max(holders, key=len, default="")
+        unit = min(inside, key=len) if inside else max(holders, key=len, default="")
+        # A module that gathers for its parts is the unit of what is inside of it.
+        around = [m for m in ("", *holders) if modules[m].gathers_parts and len(m) < len(unit)]
+        return min(around, key=len) if around else unit
 
 
 def _matches(key: str, names: Sequence[str], modules: Sequence[str]) -> bool:

@@ -81,6 +81,7 @@ class Module(Compilable, Displayed):
 
     training: bool = True
     compute_dtype: str | None = None  # of the layer's products; see `gdt.nn.mixed_precision`
+    gathers_parts: bool = False  # whether none of its parts is a unit of a LayoutMap
     _home: Home | None = None  # that of the scope in which the module was made
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

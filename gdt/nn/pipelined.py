@@ -97,6 +97,8 @@ class Pipelined(Module):
     float32[16]  [('data', 'stage')]
     """
 
+    gathers_parts = True  # what blocks and head use differs from stage to stage: see `LayoutMap`
+
     def __init__(
         self,
         blocks: Sequence[Module],

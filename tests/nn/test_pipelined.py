@@ -49,11 +49,12 @@ class Head(nn.Module):
     """The squared errors of rows."""
 
     def __init__(self) -> None:
-        self.norm = nn.RMSNorm(SIZE, dtype="float64")
-        self.dense = nn.Dense(SIZE, SIZE, key=500, dtype="float64")
+        self.layers = nn.Sequential(
+            nn.RMSNorm(SIZE, dtype="float64"), nn.Dense(SIZE, SIZE, key=500, dtype="float64")
+        )
 
     def __call__(self, out, y):
-        return gdt.mean((self.dense(self.norm(out)) - y) ** 2, axis=(1, 2))
+        return gdt.mean((self.layers(out) - y) ** 2, axis=(1, 2))
 
 
 class Headed(nn.Module):
