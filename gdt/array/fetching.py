@@ -81,22 +81,22 @@ def _gathered(array_type: ArrayType, blocks: Sequence[Block]) -> tuple[ArrayType
 def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
     """The shards on the devices of this process, row-major by coordinate, as read-only views."""
     mesh, backend, shards = array_type.mesh, backend_of(array_type.mesh), []
-    position = {at: i for i, at in enumerate(mesh.blocks)}
-    split_axes = array_type.layout.split_axes
-    for coordinate in mesh.local_coordinates():
-        at, inside = mesh.block_of(coordinate)
-        block = blocks[position[at]]
+    split_axes, reductions = array_type.layout.split_axes, array_type.layout.reductions
+    for device_id, coordinate, i, inside in mesh.local_places:
         index = array_type.shard_slices(coordinate)
-        with backend.on(mesh, position[at]):
-            data = block[tuple(c if a in split_axes else 0 for a, c in enumerate(inside))]
-            data = data[tuple(slice(0, s.stop - s.start) for s in index)]
-            if any(p and c for p, c in zip(array_type.layout.reductions, inside, strict=True)):
+        with backend.on(mesh, i):
+            data = blocks[i][
+                (
+                    *[c if a in split_axes else 0 for a, c in enumerate(inside)],
+                    *[slice(0, s.stop - s.start) for s in index],
+                )
+            ]
+            if any(p and c for p, c in zip(reductions, inside, strict=True)):
                 data = _identity_like(backend.xp, data, array_type.layout, inside)
         if isinstance(data, np.ndarray):
             data = data.view()
             data.flags.writeable = False
-        device = mesh.devices[int(np.ravel_multi_index(coordinate, mesh.sizes))]
-        shards.append(Shard(device, coordinate, index, data))
+        shards.append(Shard(mesh.devices[device_id], coordinate, index, data))
     return shards
 
 

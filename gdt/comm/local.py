@@ -44,9 +44,9 @@ def split(
     """
     lack = -block.shape[mesh_ndim + dim] % math.prod(counts)
     if lack:
-        padding = [(0, 0)] * block.ndim
-        padding[mesh_ndim + dim] = (0, lack)
-        block = xp.pad(block, padding, mode="edge")
+        at = mesh_ndim + dim
+        last = block[(*[slice(None)] * at, slice(-1, None))]
+        block = xp.concatenate([block, *[last] * lack], axis=at)  # `pad` takes 20 times longer
     cut_shape, order, shape = _cut(block.shape, mesh_ndim, axes, counts, dim)
     return block.reshape(cut_shape).transpose(order).reshape(shape)
 

@@ -56,9 +56,7 @@ def _read(value: Any, array_type: ArrayType) -> DistributedArray:
                 backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
             )
             blocks[i][...] = 0  # padding
-    for coordinate in mesh.local_coordinates():
-        i = mesh.own_block(coordinate)
-        _, inside = mesh.block_of(coordinate)
+    for _, coordinate, i, inside in mesh.local_places:
         place = tuple(c if a in split_axes else 0 for a, c in enumerate(inside))
         if (i, place) in filled:  # by a replica in the same block
             continue

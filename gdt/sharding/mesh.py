@@ -20,7 +20,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -40,6 +41,16 @@ __all__ = [
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
 WAYS = "all_reduce", "to_one", "hierarchical"  # of all-reduces; the first is the default
+
+
+class LocalPlace(NamedTuple):
+    """The place of a coordinate that this process hosts: the position of its device in the mesh,
+    that of its block in `blocks`, and its place in the box of that block."""
+
+    device_id: int
+    coordinate: tuple[int, ...]
+    block: int
+    inside: tuple[int, ...]
 
 
 @checked_class("__new__")
@@ -129,7 +140,7 @@ class Mesh(Immutable):
         """The number of mesh axes."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of coordinates."""
         return math.prod(self.sizes)
@@ -264,8 +275,22 @@ class Mesh(Immutable):
         >>> mesh.local_coordinates()
         [(0, 0), (0, 1), (1, 0), (1, 1)]
         """
-        hosted = set(self.blocks)
-        return [c for c in self.coordinates() if self.block_of(c)[0] in hosted]
+        return [place.coordinate for place in self.local_places]
+
+    @cached_property
+    def local_places(self) -> tuple[LocalPlace, ...]:
+        """Where the coordinates that this process hosts lie in its blocks, row-major.
+
+        >>> gdt.create_mesh([("x", 4)], device_type="CPU", blocks=2).local_places[3]
+        LocalPlace(device_id=3, coordinate=(3,), block=1, inside=(1,))
+        """
+        position = {at: i for i, at in enumerate(self.blocks)}
+        places = []
+        for device_id, coordinate in enumerate(self.coordinates()):
+            at, inside = self.block_of(coordinate)
+            if at in position:
+                places.append(LocalPlace(device_id, coordinate, position[at], inside))
+        return tuple(places)
 
     def block_of(self, coordinate: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the grid coordinate of the block that hosts `coordinate`, and the place of

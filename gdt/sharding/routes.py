@@ -21,10 +21,13 @@ import numpy as np
 from gdt.caches import memoized
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
-from gdt.sharding.mesh import Mesh
 from gdt.sharding.recut import Piece, Recut
 
-Partial = tuple[str | None, ...]
+# A transition from a given type: its kind, the layout that it leads to, axes, dim, to, reduction.
+Step = tuple[str, Layout, Axes, int, int, str]
+# Bytes, collectives and transitions of a route, and its number in the queue; the type from which
+# its last step starts, the transitions to there, and the step.
+Entry = tuple[int, int, int, int, ArrayType, tuple["Transition", ...], Step]
 
 
 class Transition(NamedTuple):
@@ -55,6 +58,9 @@ class Transition(NamedTuple):
         return {"gather": "all_gather", "recut": "exchange"}.get(self.kind, self.kind)
 
 
+FREE = ("slice", "spread", "pend")  # kinds of transitions that send nothing
+
+
 @memoized(400)
 def transition_between(
     kind: str,
@@ -66,48 +72,57 @@ def transition_between(
     reduction: str = "",
 ) -> Transition:
     """Return the transition of these properties, with the bytes that it sends."""
-    target = have.with_layout(want)
+    nbytes = _nbytes(kind, have, want, axes, dim, to)
+    return Transition(kind, axes, dim, to, reduction, have, have.with_layout(want), nbytes)
+
+
+def _nbytes(kind: str, have: ArrayType, want: Layout, axes: Axes, dim: int, to: int) -> int:
+    """Return the bytes that all devices together send in a transition."""
+    if kind in FREE:
+        return 0
     mesh = have.mesh
-    p = math.prod(mesh.sizes[a] for a in axes)
-    nbytes = 0
+    sizes = mesh.sizes
+    p = 1
+    for a in axes:
+        p *= sizes[a]
     if kind == "gather":
-        nbytes = mesh.size * (p - 1) * have.local_nbytes
-    elif kind == "all_reduce":
-        nbytes = mesh.size // p * 2 * (p - 1) * have.local_nbytes
-    elif kind == "reduce_scatter":
-        nbytes = mesh.size * (p - 1) * target.local_nbytes
-    elif kind == "all_to_all":
-        rest = math.prod(n for d, n in enumerate(have.local_shape) if d != to)
-        nbytes = mesh.size * (p - 1) * rest * target.local_shape[to] * have.dtype.itemsize
-    elif kind == "recut":
-        nbytes = _recut_nbytes(have, target, dim, axes)
-    return Transition(kind, axes, dim, to, reduction, have, target, nbytes)
+        return mesh.size * (p - 1) * have.local_nbytes
+    if kind == "all_reduce":
+        return mesh.size // p * 2 * (p - 1) * have.local_nbytes
+    if kind == "reduce_scatter":
+        return mesh.size * (p - 1) * have.with_layout(want).local_nbytes
+    shape = [*have.local_shape]
+    if kind == "all_to_all":
+        shape[to] = have.with_layout(want).local_shape[to]
+        return mesh.size * (p - 1) * math.prod(shape) * have.dtype.itemsize
+    # A recut, of which this equals `Recut.nbytes`, at less cost.
+    shape[dim] = _received(sizes, have.layout.dims[dim], want.dims[dim], axes, have.shape[dim])
+    return mesh.size // p * math.prod(shape) * have.dtype.itemsize
 
 
-def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int:
-    """Return the bytes that all devices receive: the part of each device's new interval along `dim`
-    that lies outside its old one. (It equals `Recut.nbytes`, at less cost.)"""
-    mesh, size = have.mesh, have.shape[dim]
-    old, new = have.local_shape[dim], want.local_shape[dim]  # lengths of shards
-    begin = _shards_along(mesh, have.layout.dims[dim], axes) * old
-    low = np.minimum(_shards_along(mesh, want.layout.dims[dim], axes) * new, size)
-    high = np.minimum(low + new, size)
+@memoized(300)
+def _received(sizes: tuple[int, ...], have: Axes, want: Axes, axes: Axes, length: int) -> int:
+    """Return the number of elements along an array axis of this length that coordinates along the
+    mesh axes `axes` receive in a recut: the part of each one's new interval outside its old one.
+
+    sizes: those of the mesh axes. have, want: the mesh axes that split the array axis.
+    """
+    old, new = (-(-length // math.prod(sizes[a] for a in split)) for split in (have, want))
+    begin = _shards_along(sizes, have, axes) * old
+    low = np.minimum(_shards_along(sizes, want, axes) * new, length)
+    high = np.minimum(low + new, length)
     kept = np.maximum(0, np.minimum(high, begin + old) - np.maximum(low, begin))
-    missing = int((high - low - kept).sum())
-    rows = math.prod(n for d, n in enumerate(have.local_shape) if d != dim)
-    copies = mesh.size // math.prod(mesh.sizes[a] for a in axes)
-    return missing * rows * copies * have.dtype.itemsize
+    return int((high - low - kept).sum())
 
 
-@memoized(200)
-def _shards_along(mesh: Mesh, split_axes: Axes, axes: Axes) -> np.ndarray:
+def _shards_along(sizes: tuple[int, ...], split_axes: Axes, axes: Axes) -> np.ndarray:
     """Return, for all coordinates along the mesh axes `axes`, the number of the shard of an array
     axis that the mesh axes `split_axes` cut."""
     shards = np.zeros((1,) * len(axes), np.int64)
     for a in split_axes:
         along = [-1 if axis == a else 1 for axis in axes]
-        shards = shards * mesh.sizes[a] + np.arange(mesh.sizes[a]).reshape(along)
-    return np.broadcast_to(shards, [mesh.sizes[a] for a in axes])
+        shards = shards * sizes[a] + np.arange(sizes[a]).reshape(along)
+    return np.broadcast_to(shards, [sizes[a] for a in axes])
 
 
 @memoized(1000)
@@ -149,11 +164,11 @@ def _search(have: ArrayType, target: Layout) -> tuple[Transition, ...]:
         a for a in range(have.mesh.ndim) if _place(have.layout, a) != _place(target, a)
     )
     spread = frozenset(a for a in moving if target.reductions[a])
-    for transition in _TransitionFinder(have, moving, spread).simple():
-        # One transition that arrives is the cheapest route. Only a gather that sends padding may
-        # cost more than a detour.
-        if transition.want.layout is target and not (have.uneven and transition.kind == "gather"):
-            return (transition,)
+    for kind, want, axes, dim, to, reduction in _steps_from(have, moving, spread):
+        # One simple transition that arrives is the cheapest route. Only a gather that sends padding
+        # may cost more than a detour.
+        if want is target and kind != "recut" and not (have.uneven and kind == "gather"):
+            return (transition_between(kind, have, want, axes, dim, to, reduction),)
     return _search_from(have, moving, spread).to(target)
 
 
@@ -162,12 +177,11 @@ class _Search:
 
     def __init__(self, have: ArrayType, moving: frozenset[int], spread: frozenset[int]) -> None:
         self.moving, self.spread = moving, spread
-        self.routes: dict[Layout, tuple[Transition, ...]] = {}  # the cheapest to each layout
+        self.routes: dict[Layout, tuple[Transition, ...]] = {have.layout: ()}  # the cheapest
         self._order = itertools.count(1)  # of two routes with equal costs, the first is taken
-        self._queue: list[tuple[int, int, int, int, ArrayType, tuple[Transition, ...]]] = [
-            (0, 0, 0, 0, have, ())
-        ]
+        self._queue: list[Entry] = []
         self._lock = threading.Lock()
+        self._enqueue(0, 0, 0, have, ())
 
     def to(self, target: Layout) -> tuple[Transition, ...]:
         """Return the cheapest route to the layout `target`."""
@@ -178,25 +192,52 @@ class _Search:
 
     def _advance(self) -> None:
         """Fix the route to the nearest layout of the queue, and enqueue its neighbours."""
-        nbytes, collectives, count, _, array_type, transitions = heapq.heappop(self._queue)
-        if array_type.layout in self.routes:
+        nbytes, collectives, count, _, have, transitions, step = heapq.heappop(self._queue)
+        kind, want, axes, dim, to, reduction = step
+        if want in self.routes:
             return
-        self.routes[array_type.layout] = transitions
-        for transition in _transitions_from(array_type, self.moving, self.spread):
-            if transition.want.layout not in self.routes:
-                cost = nbytes + transition.nbytes, collectives + bool(transition.nbytes), count + 1
-                entry = (*cost, next(self._order), transition.want, (*transitions, transition))
-                heapq.heappush(self._queue, entry)
+        last = transition_between(kind, have, want, axes, dim, to, reduction)
+        self.routes[want] = (*transitions, last)
+        self._enqueue(nbytes, collectives, count, last.want, self.routes[want])
+
+    def _enqueue(
+        self,
+        nbytes: int,
+        collectives: int,
+        count: int,
+        have: ArrayType,
+        transitions: tuple[Transition, ...],
+    ) -> None:
+        """Enqueue the steps from the end of a route that costs so much."""
+        for step in _steps_from(have, self.moving, self.spread):
+            kind, want, axes, dim, to, _ = step
+            if want not in self.routes:
+                more = _nbytes(kind, have, want, axes, dim, to)
+                cost = nbytes + more, collectives + bool(more), count + 1
+                heapq.heappush(self._queue, (*cost, next(self._order), have, transitions, step))
 
 
 _search_from = memoized(4000)(_Search)
 
 
+def _steps_from(
+    have: ArrayType, moving: frozenset[int], spread: frozenset[int]
+) -> tuple[Step, ...]:
+    """Return the steps that are possible from an array type, simple ones first."""
+    size = have.mesh.size
+    # The numbers of shards divide the size of the mesh: whether shards line up is in the divisors.
+    divisors = tuple([math.gcd(n, size) for n in have.shape])
+    return _steps(have.layout, divisors, moving, spread)
+
+
 @memoized(2000)
-def _transitions_from(
-    array_type: ArrayType, moving: frozenset[int], spread: frozenset[int]
-) -> tuple[Transition, ...]:
-    return tuple(_TransitionFinder(array_type, moving, spread).all())
+def _steps(
+    layout: Layout, divisors: tuple[int, ...], moving: frozenset[int], spread: frozenset[int]
+) -> tuple[Step, ...]:
+    """Return the steps from a layout of an array; divisors: the greatest common ones of its sizes
+    and the size of the mesh."""
+    finder = _StepFinder(layout, divisors, moving, spread)
+    return (*finder.simple(), *finder.recuts())
 
 
 def _place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
@@ -208,27 +249,30 @@ def _place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
     return layout.reductions[axis]
 
 
-class _TransitionFinder:
-    """The transitions that are possible from `have`, and move no mesh axes but those in `moving`.
+class _StepFinder:
+    """The transitions that are possible from a layout, and move no mesh axes but those in `moving`.
 
+    divisors: the greatest common ones of the sizes of the array and the size of the mesh.
     spread: the moving axes over which a split array is to become a partial sum.
     free: the moving axes that neither split an array axis nor hold a partial reduction.
     partial: the moving axes that hold a partial reduction.
     """
 
-    def __init__(self, have: ArrayType, moving: frozenset[int], spread: frozenset[int]) -> None:
-        self.have, self.moving, self.dims = have, moving, have.layout.dims
-        self.spread = spread
-        reductions = have.layout.reductions
-        split_axes = have.layout.split_axes
+    def __init__(
+        self,
+        layout: Layout,
+        divisors: tuple[int, ...],
+        moving: frozenset[int],
+        spread: frozenset[int],
+    ) -> None:
+        self.layout, self.divisors, self.moving, self.dims = layout, divisors, moving, layout.dims
+        self.sizes, self.spread = layout.mesh.sizes, spread
+        reductions = layout.reductions
+        split_axes = layout.split_axes
         self.free = [a for a in sorted(moving) if a not in split_axes and not reductions[a]]
         self.partial = [a for a in sorted(moving - spread) if reductions[a]]
 
-    def all(self) -> Iterator[Transition]:
-        """Return all transitions."""
-        return itertools.chain(self.simple(), self.recuts())
-
-    def simple(self) -> Iterator[Transition]:
+    def simple(self) -> Iterator[Step]:
         """Yield the transitions in which all shards are cut and joined at the same boundaries."""
         yield from self.spreads()
         yield from self.slices()
@@ -240,7 +284,7 @@ class _TransitionFinder:
     def lines_up(self, dim: int, axes: Axes) -> bool:
         """Return whether the boundaries of shards stay in place when minor mesh axes are taken off
         `axes`."""
-        return self.have.shape[dim] % math.prod(self.have.mesh.sizes[a] for a in axes) == 0
+        return self.divisors[dim] % math.prod(self.sizes[a] for a in axes) == 0
 
     def extends(self, dim: int, *axes: int) -> bool:
         """Return whether the mesh axes `axes` can split the shards of `dim` further in place."""
@@ -249,22 +293,24 @@ class _TransitionFinder:
     def changed(self, changes: dict[int, Axes], resolved: Axes = ()) -> Layout:
         """Return the layout with the mesh axes `changes[d]` on each dim d, and with nothing partial
         over `resolved`."""
-        dims = tuple(changes.get(d, axes) for d, axes in enumerate(self.dims))
-        reductions = self.have.layout.reductions
-        new_reductions = tuple(None if a in resolved else r for a, r in enumerate(reductions))
-        return Layout.of(self.have.mesh, dims, new_reductions)
+        dims, reductions = list(self.dims), self.layout.reductions
+        for d, axes in changes.items():
+            dims[d] = axes
+        if resolved:
+            reductions = tuple([None if a in resolved else r for a, r in enumerate(reductions)])
+        return Layout.of(self.layout.mesh, tuple(dims), reductions)
 
-    def spreads(self) -> Iterator[Transition]:
+    def spreads(self) -> Iterator[Step]:
         """Make shards parts of a sum, with zeros in the place of all others, or whole values one
         part of it: nothing is sent."""
         for d, axes in enumerate(self.dims):
             for n in range(len(axes)):
                 if self.spread.issuperset(axes[n:]) and (n == 0 or self.lines_up(d, axes)):
                     want = self.summed(axes[n:], {d: axes[:n]})
-                    yield transition_between("spread", self.have, want, axes[n:], d)
+                    yield "spread", want, axes[n:], d, -1, ""
         whole = tuple(a for a in self.free if a in self.spread)
         if whole:
-            yield transition_between("pend", self.have, self.summed(whole, {}), whole)
+            yield "pend", self.summed(whole, {}), whole, -1, -1, ""
 
     def summed(self, axes: Axes, changes: dict[int, Axes]) -> Layout:
         """Return `changed(changes)` with a partial sum over the mesh axes `axes`."""
@@ -272,7 +318,7 @@ class _TransitionFinder:
         reductions = tuple("sum" if a in axes else r for a, r in enumerate(target.reductions))
         return Layout.of(target.mesh, target.dims, reductions)
 
-    def slices(self) -> Iterator[Transition]:
+    def slices(self) -> Iterator[Step]:
         """Cut an array axis along mesh axes that held copies, which sends nothing."""
         for d, axes in enumerate(self.dims):
             for n in range(1, len(self.free) + 1):
@@ -280,63 +326,56 @@ class _TransitionFinder:
                     # Several mesh axes at once only where one after the other does not line up.
                     if self.extends(d, *new) and (n == 1 or not self.lines_up(d, new)):
                         want = self.changed({d: (*axes, *new)})
-                        yield transition_between("slice", self.have, want, new, d)
+                        yield "slice", want, new, d, -1, ""
 
-    def all_reduces(self) -> Iterator[Transition]:
+    def all_reduces(self) -> Iterator[Step]:
         """Reduce over mesh axes that hold the same partial reduction."""
-        reductions = self.have.layout.reductions
+        reductions = self.layout.reductions
         for n in range(len(self.partial), 0, -1):
             for axes in itertools.combinations(self.partial, n):
                 if len({reductions[a] for a in axes}) == 1:
                     want, reduction = self.changed({}, axes), str(reductions[axes[0]])
-                    yield transition_between(
-                        "all_reduce", self.have, want, axes, reduction=reduction
-                    )
+                    yield "all_reduce", want, axes, -1, -1, reduction
 
-    def reduce_scatters(self) -> Iterator[Transition]:
+    def reduce_scatters(self) -> Iterator[Step]:
         """Reduce over a mesh axis, and leave each device one shard of an array axis."""
         for a, (d, axes) in itertools.product(self.partial, enumerate(self.dims)):
             if self.extends(d, a):
-                want, reduction = (
-                    self.changed({d: (*axes, a)}, (a,)),
-                    self.have.layout.reductions[a],
-                )
-                yield transition_between(
-                    "reduce_scatter", self.have, want, (a,), d, reduction=str(reduction)
-                )
+                want = self.changed({d: (*axes, a)}, (a,))
+                yield "reduce_scatter", want, (a,), d, -1, str(self.layout.reductions[a])
 
-    def all_to_alls(self) -> Iterator[Transition]:
+    def all_to_alls(self) -> Iterator[Step]:
         """Move a mesh axis from the end of one array axis to the end of another."""
         for (d, axes), (e, other) in itertools.permutations(enumerate(self.dims), 2):
             if not axes or axes[-1] not in self.moving or not self.extends(e, axes[-1]):
                 continue
             if len(axes) == 1 or self.lines_up(d, axes):
                 want = self.changed({d: axes[:-1], e: (*other, axes[-1])})
-                yield transition_between("all_to_all", self.have, want, (axes[-1],), d, e)
+                yield "all_to_all", want, (axes[-1],), d, e, ""
 
-    def gathers(self) -> Iterator[Transition]:
+    def gathers(self) -> Iterator[Step]:
         """Make an array axis whole along its last mesh axes."""
         for d, axes in enumerate(self.dims):
             for n in range(len(axes)):
                 if self.moving.issuperset(axes[n:]) and (n == 0 or self.lines_up(d, axes)):
                     want = self.changed({d: axes[:n]})
-                    yield transition_between("gather", self.have, want, axes[n:], d)
+                    yield "gather", want, axes[n:], d, -1, ""
 
-    def recuts(self) -> Iterator[Transition]:
+    def recuts(self) -> Iterator[Step]:
         """Cut one array axis at other boundaries, where no simpler transition does it."""
         for d, axes in enumerate(self.dims):
             if not axes or not self.moving.intersection((*axes, *self.free)):
                 continue
             every = [*axes, *self.free]
+            fixed = [(i, a) for i, a in enumerate(axes) if a not in self.moving]
             for n in range(1, len(every) + 1):
                 for new in itertools.permutations(every, n):
-                    if self._is_recut(d, axes, new):
+                    is_allowed = not fixed or all(new[i : i + 1] == (a,) for i, a in fixed)
+                    if is_allowed and not self._is_simple(d, axes, new):
                         involved, want = tuple(sorted({*axes, *new})), self.changed({d: new})
-                        yield transition_between("recut", self.have, want, involved, d)
+                        yield "recut", want, involved, d, -1, ""
 
-    def _is_recut(self, d: int, axes: Axes, new: Axes) -> bool:
-        """Return whether only a recut leads from mesh axes `axes` on dim `d` to `new`."""
-        is_allowed = all(a in self.moving or new[i : i + 1] == (a,) for i, a in enumerate(axes))
+    def _is_simple(self, d: int, axes: Axes, new: Axes) -> bool:
+        """Return whether no recut leads from mesh axes `axes` on dim `d` to `new`."""
         longer = axes if len(axes) > len(new) else new
-        is_simple = axes[: len(new)] == new[: len(axes)] and self.lines_up(d, longer)
-        return is_allowed and not is_simple
+        return axes[: len(new)] == new[: len(axes)] and self.lines_up(d, longer)
