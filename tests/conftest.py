@@ -35,9 +35,13 @@ with contextlib.suppress(ImportError):  # a machine with a GPU may have pytest a
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over modules and tests, and look at the plans that tests leave
-    in caches a few times only: with Python's thresholds that is a fifth of the time of tests."""
+    in caches a few times only: with Python's thresholds that is a fifth of the time of tests.
+
+    `gdt.plan` freezes objects where a program has frozen none, and unfreezes all in the end: here
+    it freezes them too, and none is unfrozen."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.get_freeze_count, gc.unfreeze = lambda: 0, lambda: None
 
 
 @pytest.fixture(autouse=True)

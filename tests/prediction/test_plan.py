@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,16 +18,6 @@ from gdt.prediction.depth import PlanTracer
 from gdt.prediction.estimates import Facts
 
 MakeStep = Callable[[ParallelPlan], Callable[[], Any]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _plans_freeze() -> Iterator[None]:
-    """Let plans freeze objects, which they do where the program has frozen none; those of pytest
-    stay frozen all the same, and no search for garbage looks at them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc, "get_freeze_count", lambda: 0)
-        patch.setattr(gc, "unfreeze", lambda: None)
-        yield
 
 
 @pytest.fixture(autouse=True)
