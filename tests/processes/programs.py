@@ -55,8 +55,9 @@ SCHEMES = {
 
 
 def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
-    """Compare samples of every op with the whole array, as in `tests/ops/test_ops.py`; return their
-    names."""
+    """Compare samples of every op with the whole array, as in `tests/ops/test_ops.py`, in `limit`
+    combinations of layouts, of which the first replicates all and is left out where there are
+    others; return their names."""
     meshes = [
         gdt.create_mesh([("a", 4)]),
         gdt.create_mesh([("a", 2), ("b", 2)], blocks=4),
@@ -68,7 +69,8 @@ def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
             mesh = meshes[n % 2]
             seed = zlib.crc32(f"{name} {n}".encode())
             ranks = [a.ndim for a in sample.arrays]
-            for i, chosen in enumerate(choices(mesh, ranks, limit=int(limit), seed=seed)):
+            combinations = choices(mesh, ranks, limit=int(limit), seed=seed)
+            for i, chosen in enumerate(combinations[1:] or combinations):
                 oracle.check(mesh, chosen, gradients=n == 0 and i < int(gradients))
         checked.append(name)
     return checked
@@ -222,8 +224,8 @@ def trainings(data: str, steps: str) -> dict[str, Any]:
     return found
 
 
-def gpts(steps: str, is_tiny: str) -> dict[str, list[float]]:
-    """The losses of the example's GPT under every scheme, by the number of blocks too.
+def gpts(steps: str, is_tiny: str, *schemes: str) -> dict[str, list[float]]:
+    """The losses of the example's GPT under these schemes, or all, by the number of blocks too.
 
     A tiny run is of random characters, and with the blocks that processes have by themselves.
     """
@@ -235,7 +237,7 @@ def gpts(steps: str, is_tiny: str) -> dict[str, list[float]]:
         f"{name}, {count or 'own'} blocks": [
             step["loss"] for step in gpt.train(name, data, int(steps), count)[1].steps
         ]
-        for name in gpt.SCHEMES
+        for name in schemes or gpt.SCHEMES
         for count in counts
     }
 

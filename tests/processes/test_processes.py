@@ -23,7 +23,7 @@ from .launch import ROOT, command, ended, environment, mpiexec, results, start
 COUNTS = [1, 2, 4]  # processes for eight devices
 STEPS, BATCH = 3, 32  # a step is recorded in the second call of its kind, and replayed in the third
 RELATIVE = 1e-5  # of losses: sums are added in another order
-EVERY = 9  # of the ops
+EVERY = 20  # of the ops
 EVERY_PAIR = 5  # of layouts
 
 
@@ -56,10 +56,10 @@ def all_found(count: int, output: Path) -> list[Any]:
             "values": [],
         }
         if count > 1:
-            calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY_PAIR], "neighbours": []}
+            calls |= {"ops": [2, 1, count // 2, EVERY], "relayouts": [EVERY_PAIR], "neighbours": []}
             calls |= {"bad_steps": []}
-        if count < COUNTS[-1]:
-            calls |= {"gpts": [STEPS, 1]}
+        if count < COUNTS[-1]:  # all schemes in one process are those of tests/examples
+            calls |= {"gpts": [STEPS, 1, *["data"] * (count == 1)]}
         text = json.dumps(calls, default=str)
         kept.write_text(json.dumps(results(count, "several", output / str(count), text)))
     return list(json.loads(kept.read_text()))
