@@ -38,6 +38,7 @@ class TwinScope(Scope):
     def __init__(self, cupy: Any, kind: str, index: int, entered: list[TwinScope]) -> None:
         super().__init__(cupy, 0)
         self.name, self.index, self._entered = f"{kind}:{index}", index, entered
+        self.is_current = False  # its stream is not
         with self.device:
             self._stream = cupy.cuda.Stream(non_blocking=True)
         self._streams: list[Any] = []

@@ -313,8 +313,16 @@ class PlacedFunction:
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call the function on its device."""
-        with self._scope:
+        scope = self._scope
+        if not scope.is_current:
+            with scope:
+                return self.function(*args, **keywords)
+        scope.was_entered = True
+        try:
             return self.function(*args, **keywords)
+        except Exception:
+            with scope:  # which says what has failed
+                raise
 
 
 class DeviceFlags(ErrorFlags):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import Order
 from gdt.cuda.cudnn import Cudnn
-from gdt.cuda.runner import KernelCall
+from gdt.cuda.runner import ArgumentPlace, KernelCall, Launch
 from gdt.sharding.mesh import Mesh
 
 Array = Any
@@ -21,6 +21,10 @@ class KernelRunner(Protocol):
     """An object that executes the calls of `gdt.cuda.launches` on the current device."""
 
     arch: str  # the architecture of its kernels, such as "sm_90a"
+
+    @property
+    def address(self) -> Callable[[Array], int]:
+        """The function that returns the address of the first element of an array."""
 
     @property
     def multiprocessors(self) -> int:
@@ -34,6 +38,11 @@ class KernelRunner(Protocol):
         """Check the arguments and launch, without waiting for the end.
 
         Raises KernelError if the arguments do not fit the kernel, or if it does not compile."""
+
+    def prepare(self, call: KernelCall, places: Sequence[ArgumentPlace]) -> Launch:
+        """Return the launch of a call that has run, with other arrays in some places: of the same
+        shapes, strides and dtypes, and aligned alike. It checks nothing and refers to no array: the
+        caller refers to those that are in no place."""
 
 
 class Backend(Protocol):

@@ -17,11 +17,13 @@ FATAL = frozenset({46, 214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719, 99
 class Scope:
     """A context in which one device is current and its failures become gdt's errors.
 
-    was_entered: whether the context was ever entered.
+    was_entered: whether the context was ever entered. is_current: whether the device always is
+    current, as it is the only one that the process sees.
     """
 
     def __init__(self, cupy: Any, index: int) -> None:
         self._cupy, self.name, self.device = cupy, f"cuda:{index}", cupy.cuda.Device(index)
+        self.is_current = cupy.cuda.runtime.getDeviceCount() == 1
         self.was_entered = False
         self._errors = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
 

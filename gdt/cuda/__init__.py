@@ -1,11 +1,12 @@
 """CUDA without arrays: the driver, NVRTC, compiled kernels with checked arguments, tensor maps, and
 how each kernel of `kernels/` is launched.
 
-Nothing in this package needs a GPU but `CudaRunner.run`. `driver` asks the NVIDIA driver what GPUs
-there are; `sources` reads the kernels' signatures from `kernels/`; `compiler` compiles them by
-`nvrtc` and stores the compiled code on disk; `launches` computes grids, blocks and arguments from
-arrays; `runner` checks the arguments of every launch; `tensor_map` describes arrays to Hopper's
-tensor memory accelerator. `cudnn` runs convolutions by NVIDIA's library, where it is installed.
+Nothing in this package needs a GPU but `CudaRunner.run` and what `CudaRunner.prepare` returns.
+`driver` asks the NVIDIA driver what GPUs there are; `sources` reads the kernels' signatures from
+`kernels/`; `compiler` compiles them by `nvrtc` and stores the compiled code on disk; `launches`
+computes grids, blocks and arguments from arrays; `runner` checks the arguments of a launch, and
+fills in those of one that is repeated; `tensor_map` describes arrays to Hopper's tensor memory
+accelerator. `cudnn` runs convolutions by NVIDIA's library, where it is installed.
 
 **Kernels take the place of bodies.** On a backend with a kernel runner an op that declares a kernel
 runs it instead of its body. The kernel's function builds calls through `gdt.cuda.launches`, and a

@@ -4,11 +4,14 @@ kernel's source before `CudaRunner` passes them to the GPU.
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +24,7 @@ from gdt.errors import KernelError, error
 # Bytes of shared memory, static and dynamic, beyond which a function's limit must be raised.
 SHARED_LIMIT = 48 << 10
 GRID_LIMIT = (2**31 - 1, 65535, 65535)
+MOST_MAPS = 1000  # encoded tensor maps that a launch keeps; recycled memory has the same addresses
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,7 @@ class KernelCall:
 
     grid: the number of blocks along up to three axes. block: the number of threads along each.
     shared: the bytes of dynamic shared memory. pointees: arrays whose addresses the arguments hold,
-    to which the call refers so that their memory is not freed. checked: whether the arguments are
-    what `check` returns.
+    to which the call refers so that their memory is not freed.
     """
 
     instance: Instance
@@ -39,7 +42,6 @@ class KernelCall:
     arguments: tuple[Any, ...]
     shared: int = 0
     pointees: tuple[Any, ...] = ()
-    checked: bool = False
 
 
 def check(call: KernelCall, folder: Path | None = None) -> list[Any]:
@@ -131,11 +133,26 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
+class ArgumentPlace(NamedTuple):
+    """The place of an array among the arguments of a launch.
+
+    parameter: its number among the parameters of the kernel. array: its number among the arrays
+    that are given. offset: from the beginning of that array, in bytes.
+    """
+
+    parameter: int
+    array: int
+    offset: int
+
+
 def address(array: Any) -> int:
     """Return the address of an array's first element, in host or device memory."""
     on_host = isinstance(array, ON_HOST)
     return int(array.ctypes.data if on_host else array.data.ptr)
 
+
+Launch = Callable[[Sequence[Any], Sequence[int]], None]
+"""A launch of a kernel on arrays and their addresses."""
 
 NULL = np.uintp(0)
 ON_HOST = np.ndarray, np.generic
@@ -150,18 +167,99 @@ def _for_cupy(arguments: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
+class Parameters(threading.local):
+    """The parameters of a launch as the driver takes them, for each thread its own.
+
+    of_launch: the addresses that change from launch to launch, the table of where each parameter
+    lies, and the address of the table. constants: the parameters that stay; None for others.
+    """
+
+    def __init__(
+        self, make_context: Callable[[], Any], constants: Sequence[np.ndarray[Any, Any] | None]
+    ) -> None:
+        make_context()  # in this thread, which may not have launched anything yet
+        words = (ctypes.c_uint64 * len(constants))()
+        table = (ctypes.c_uint64 * len(constants))()
+        for n, constant in enumerate(constants):
+            own = ctypes.addressof(words) + n * ctypes.sizeof(ctypes.c_uint64)
+            table[n] = own if constant is None else constant.ctypes.data
+        self.of_launch = words, table, ctypes.addressof(table)
+
+
+class PreparedLaunch:
+    """A launch by the driver, in which only addresses are filled in.
+
+    CuPy's own launch would convert each argument anew, which takes it 3 to 5 us for a struct.
+    """
+
+    def __init__(
+        self, cuda: Any, function: Any, call: KernelCall, places: Sequence[ArgumentPlace]
+    ) -> None:
+        self._driver_launch, self._stream = cuda.driver.launchKernel, cuda.get_current_stream
+        self._device = cuda.runtime.getDevice()
+        self._function = function  # which keeps its module loaded
+        grid, block = ((*size, 1, 1)[:3] for size in (call.grid, call.block))
+        self._shape = (function.ptr, *grid, *block, call.shared)
+        self._constants = list(map(_constant, check(call)))
+        self._maps: list[tuple[ArgumentPlace, TensorMap]] = []
+        self._pointers: list[ArgumentPlace] = []
+        for place in places:
+            argument = call.arguments[place.parameter]
+            self._constants[place.parameter] = None
+            if isinstance(argument, TensorMap):
+                self._maps.append((place, replace(argument, array=None)))
+            else:
+                self._pointers.append(place)
+        self._encoded: dict[tuple[int, int], tuple[Any, int]] = {}
+        self._parameters = Parameters(cuda.runtime.memGetInfo, self._constants)
+
+    def __call__(self, arrays: Sequence[Any], addresses: Sequence[int]) -> None:
+        """Launch on the current stream, without waiting for the end."""
+        words, table, parameters = self._parameters.of_launch
+        for place, array, offset in self._pointers:
+            words[place] = addresses[array] + offset
+        encoded = []  # which live until the driver has read them
+        for (place, array, offset), tensor_map in self._maps:
+            words_of_map, table[place] = self._map(tensor_map, place, addresses[array] + offset)
+            encoded.append(words_of_map)
+        stream = self._stream(self._device).ptr
+        self._driver_launch(*self._shape, stream, parameters, 0)
+
+    def _map(self, tensor_map: TensorMap, place: int, address: int) -> tuple[Any, int]:
+        """Return an encoded tensor map, and where it lies."""
+        known = self._encoded.get((place, address))
+        if known is None:
+            if len(self._encoded) >= MOST_MAPS:
+                self._encoded.clear()
+            encoded = tensor_map.encoded(address)
+            known = self._encoded[place, address] = encoded, encoded.ctypes.data
+        return known
+
+
+def _constant(argument: Any) -> np.ndarray[Any, Any] | None:
+    """Return the bytes of an argument that is the same in every launch."""
+    if isinstance(argument, TensorMap):
+        return argument.encoded(address(argument.array))
+    if argument is None:
+        return np.asarray(NULL)
+    if isinstance(argument, ON_HOST):  # a number, or a struct
+        return np.asarray(argument)
+    return np.asarray(np.uint64(address(argument)))
+
+
 @dataclass
 class CudaRunner:
     """A runner that launches calls on the current CUDA device and stream, through `cupy`."""
 
     cupy: Any
     arch: str
+    address: Callable[[Any], int] = attrgetter("data.ptr")
     _functions: dict[tuple[int, Instance], Any] = field(default_factory=dict)
     _allowed: dict[int, int] = field(default_factory=dict)  # bytes of dynamic shared memory
 
     def run(self, call: KernelCall) -> None:
-        """Check the arguments, if nobody has, and launch, without waiting for the end."""
-        arguments = _for_cupy(call.arguments if call.checked else check(call))
+        """Check the arguments and launch, without waiting for the end."""
+        arguments = _for_cupy(check(call))
         function = self._function(call)
         if call.shared > self._allowed[function.ptr]:
             driver = self.cupy.cuda.driver
@@ -169,6 +267,10 @@ class CudaRunner:
             driver.funcSetAttribute(function.ptr, limit, call.shared)
             self._allowed[function.ptr] = call.shared
         function(call.grid, call.block, arguments, shared_mem=call.shared)
+
+    def prepare(self, call: KernelCall, places: Sequence[ArgumentPlace]) -> Launch:
+        """Return the launch of a call that has run, with other arrays in some places."""
+        return PreparedLaunch(self.cupy.cuda, self._function(call), call, places)
 
     @cached_property
     def multiprocessors(self) -> int:

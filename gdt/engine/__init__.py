@@ -28,8 +28,8 @@ of the operands, which have moved, to the blocks of the outputs:
 
 `first_run` has Unrun; `one_block`, `many_blocks`, `donated`, `rounded` and `planned` have the
 others. A body is one of these: the function that the op declares, what it chooses in its place once
-shapes are known (`loops.ChosenBody`), its kernel (`launcher.KernelBody`), or any of them in several
-threads (`threads`).
+shapes are known (`loops.ChosenBody`), its kernel (`launcher.KernelBody`, whose launches are
+recorded and repeated: `prepared`), or any of them in several threads (`threads`).
 
 **Views.** An op that `Op.shows` has made returns views, as NumPy's functions do: `_call` enters its
 result as a view of the operand (`gdt.array.views`), by the step that the plan remembers.

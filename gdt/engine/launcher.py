@@ -8,9 +8,10 @@ An op names its kernel in its own block, as a function like its body:
         launcher.run(launches.matmul(x, w, out, launcher.empty))
         return out
 
-It raises KernelError for what no kernel takes (a dtype, a size, an architecture), and the body runs
-instead; `gdt.explain` shows which of the two ran, and why. Backends without a runner of kernels
-never come here.
+Its first calls are recorded, and repeated without it where operands lie alike: see
+`gdt.engine.prepared`. It raises KernelError for what no kernel takes (a dtype, a size, an
+architecture), and the body runs instead; `gdt.explain` shows which of the two ran, and why.
+Backends without a runner of kernels never come here.
 
 A kernel that is declared with `takes_bfloat16=True` gets operands of bfloat16 as they are. If it
 raises KernelError for them, it gets them once more as float32, and then the body does.
@@ -30,6 +31,8 @@ from gdt.backend.protocol import Backend, KernelRunner
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import Instance
+from gdt.engine.prepared import RECORDING, KernelRecording, Prepared, arguments
+from gdt.engine.source import as_tuple
 from gdt.errors import CompileError, KernelError, error
 from gdt.observe import OBSERVERS
 from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
@@ -37,6 +40,8 @@ from gdt.sharding.dtypes import BFLOAT16, FLOAT32
 
 Block = Any
 T = TypeVar("T")
+
+MOST_PREPARED = 16  # calls of a plan that are kept; its operands lie in memory in few ways
 
 
 @lru_cache(maxsize=64)
@@ -67,7 +72,8 @@ class Launcher:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype | str) -> Block:
         """Uninitialised memory."""
-        return self.backend.empty(shape, np.dtype(dtype))
+        recording = RECORDING.get()
+        return (recording or self.backend).empty(shape, np.dtype(dtype))
 
     def result_dtype(self, dtype: np.dtype, n: int = 0) -> np.dtype:
         """The dtype of output `n` of operands of `dtype`, which it has too unless that is bfloat16
@@ -86,9 +92,12 @@ class Launcher:
         for call in calls:
             if call.instance not in _known(call.instance.file, arch):
                 raise self.refused(f"no kernel {call.instance} for {arch}")
+        recording = RECORDING.get()
         for call in calls:
             self.runner.run(call)
             self.launched.append(call.instance)
+            if recording is not None:
+                recording.add(call)
 
     def refused(self, problem: str) -> KernelError:
         """The error to raise where the kernel does not apply."""
@@ -100,6 +109,11 @@ class Launcher:
             self.kept[name] = make()
         constant: T = self.kept[name]
         return constant
+
+    def constants(self) -> list[Block]:
+        """The arrays that are kept on the device."""
+        values = [v for kept in self.kept.values() for v in as_tuple(kept)]
+        return [v for v in values if hasattr(v, "strides")]
 
     def counters(self) -> Block | None:
         """Numbers that kernels find 0 and leave 0, as `launches.matmul` takes them. None but while
@@ -151,6 +165,9 @@ class KernelBody:
             self.body = partial(_run_widened, self.launcher, self.body)
             self.kernel = Bfloat16Kernel(self.launcher, self.kernel)
         self.static, self.selectable = dict(static), selectable
+        # By their keys, calls that are repeated without the kernel's function, and others.
+        self.prepared: dict[Any, Prepared] = {}
+        self.unprepared: set[Any] = set()
         # By choice of `gdt.matmul_backend`: why the body runs; "" where the kernel does.
         self.reasons: dict[str, str] = {"cublas": "matmul_backend is 'cublas'"}
 
@@ -169,26 +186,41 @@ class KernelBody:
         """Whether the kernel would run now, as earlier calls under this choice have found."""
         return self.reasons.get(self._choice()) == ""
 
+    def _setting(self) -> tuple[str, str] | None:
+        """The settings at present that decide what runs."""
+        return (MATMUL_BACKEND.get(), MATMUL_PRECISION.get()) if self.selectable else None
+
     def _choice(self) -> str:
         """The choice at present between the kernel and the body, as a key of `reasons`."""
         choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
         return f"autotune in {MATMUL_PRECISION.get()}" if choice == "autotune" else choice
 
     def __call__(self, *xs: Block, **out: Any) -> Any:
+        if not self.prepared or CAPTURED.get() is not None:  # a graph has memory of its own
+            return self._run(xs, out)
+        key, arrays, addresses = arguments(self.launcher.runner, self._setting(), xs, out)
+        prepared = self.prepared.get(key)
+        if prepared is None:
+            return self._run(xs, out)
+        results = prepared.run(arrays, addresses)
+        for observer in OBSERVERS.get():
+            observer.on_kernel(prepared.names, "")
+        return results
+
+    def _run(self, xs: Sequence[Block], out: Mapping[str, Any]) -> Any:
+        """Run the kernel or the body."""
         choice = self._choice()
         reason = self.reasons.get(choice)
         if reason is None and choice.startswith("autotune"):
             reason = self.reasons[choice] = self._measured(xs, out)
+        names = ""
         if not reason:
-            results, reason = self._tried(xs, out)
+            results, names, reason = self._tried(xs, out)
             self.reasons.setdefault(choice, reason)
         if reason:
             results = self.body(*xs, **out)
-        observers = OBSERVERS.get()
-        if observers:
-            names = "" if reason else " ".join(dict.fromkeys(map(str, self.launcher.launched)))
-            for observer in observers:
-                observer.on_kernel(names, reason)
+        for observer in OBSERVERS.get():
+            observer.on_kernel(names, reason)
         return results
 
     def together(self, *xs: Block, **following: Any) -> Any | None:
@@ -201,13 +233,19 @@ class KernelBody:
             kernel = kernel.kernel
         if not self.runs_kernel:
             return None
-        self.launcher.launched.clear()
+        if CAPTURED.get() is None:
+            runner, setting = self.launcher.runner, self._setting()
+            key, arrays, addresses = arguments(runner, setting, xs, following)
+            prepared = self.prepared.get(key)
+            if prepared is not None:
+                return prepared.run(arrays, addresses)
         try:
-            return kernel(*xs, **following)
+            results, _ = self._launched(kernel, xs, following)
         except CompileError:
             raise
         except KernelError:
             return None
+        return results
 
     def multi_tensor(
         self,
@@ -232,25 +270,54 @@ class KernelBody:
         launch(self.launcher, operands, scalars, outs, **static)
         return outs
 
-    def _tried(self, xs: Sequence[Block], out: Mapping[str, Any]) -> tuple[Any, str]:
-        """Run the kernel: (its result, ""), or (None, the reason why it does not apply)."""
-        self.launcher.launched.clear()
+    def _tried(self, xs: Sequence[Block], out: Mapping[str, Any]) -> tuple[Any, str, str]:
+        """Run the kernel: its result and what it has launched, or the reason why it does not
+        apply."""
         try:
-            return self.kernel(*xs, **out), ""
+            results, names = self._launched(self.kernel, xs, out)
+            return results, names, ""
         except CompileError:  # a defect of gdt's, not of the operands
             raise
         except KernelError as problem:
-            return None, str(problem).splitlines()[0]
+            return None, "", str(problem).splitlines()[0]
+
+    def _launched(
+        self, kernel: Callable[..., Any], xs: Sequence[Block], keywords: Mapping[str, Any]
+    ) -> tuple[Any, str]:
+        """The results of a kernel's function, and the names of what it has launched. The first such
+        calls are prepared to be repeated."""
+        launcher, recording = self.launcher, None
+        if CAPTURED.get() is None and len(self.prepared) + len(self.unprepared) < MOST_PREPARED:
+            setting, runner = self._setting(), launcher.runner
+            key, arrays, _ = arguments(runner, setting, xs, keywords)
+            if key not in self.unprepared:
+                _, to_write, _ = arguments(runner, setting, (), keywords)
+                recording = KernelRecording(launcher.backend, arrays, len(to_write))
+        launcher.launched.clear()
+        token = RECORDING.set(recording)
+        try:
+            results = kernel(*xs, **keywords)
+        finally:
+            RECORDING.reset(token)
+        names = " ".join(dict.fromkeys(map(str, launcher.launched)))
+        if recording is not None:
+            prepared = recording.prepared(results, launcher.constants())
+            if prepared is None:
+                self.unprepared.add(key)
+            else:
+                self.prepared[key] = prepared
+        return results, names
 
     def _measured(self, xs: Sequence[Block], out: Mapping[str, Any]) -> str:
         """The reason to run the body and not the kernel; "" if the kernel is faster."""
-        _, reason = self._tried(xs, out)
+        _, _, reason = self._tried(xs, out)
         if reason:
             return reason
         seconds = self.launcher.backend.seconds
         kernel, body = (seconds(partial(f, *xs, **out)) for f in (self.kernel, self.body))
         if kernel <= body:
             return ""
+        self.prepared.clear()  # among which may be what was measured
         return f"measured: {body * 1e6:.0f} us, the kernel {kernel * 1e6:.0f} us"
 
 

@@ -17,7 +17,7 @@ import pytest
 import gdt
 from gdt import backend
 from gdt.backend import timing
-from gdt.backend.cupy import CupyBackend, load_cupy
+from gdt.backend.cupy import BlockDevice, CupyBackend, PlacedFunction, load_cupy
 from gdt.backend.timing import device_time
 from gdt.cuda import driver as cuda_driver
 from gdt.debug import configuration
@@ -168,6 +168,29 @@ def test_out_of_memory_says_what_was_asked_what_is_held_and_what_would_fit() -> 
     assert "in use: 10,737,418,240 bytes" in text
     assert f"would fit: {62 << 30:,} bytes" in text
     assert isinstance(caught.value, MemoryError)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_only_gpu_is_not_made_current_and_fails_as_others_do(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = CupyBackend(StrictCupy(count))
+    scope, entered = here._scopes[0], []
+    enter = type(scope.device).__enter__
+    monkeypatch.setattr(type(scope.device), "__enter__", lambda d: entered.append(d) or enter(d))
+    fails = [False, True]
+
+    def function(x: float, *, y: float) -> float:
+        if fails.pop(0):
+            raise cupy.cuda.memory.OutOfMemoryError(5 << 30, 12 << 30)
+        return x + y
+
+    placed = PlacedFunction(function, BlockDevice(here, engine.mesh({"x": 1}), 0), scope)
+    assert placed(1.0, y=2.0) == 3.0
+    assert len(entered) == (0 if count == 1 else 1)
+    assert scope.was_entered
+    with pytest.raises(OutOfMemoryError, match="cuda:0: Out of memory"):
+        placed(1.0, y=2.0)
 
 
 def test_kept_memory_is_freed_on_every_gpu_that_was_used() -> None:

@@ -13,14 +13,17 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
+import cupy
 import numpy as np
 import pytest
+from cupy._core._scalar import CScalar
+from cupy.cuda.function import CNumpyArray
 
 import gdt
 from bench.gdt_steps import trainer_on
@@ -43,30 +46,7 @@ OP_TABLE, STEP_TABLE = "<!-- host costs of ops -->\n", "<!-- host costs of steps
 END = "<!-- end -->\n"
 WARM = 4  # calls of a step: as written, recorded, verified, captured
 ROUNDS, CALLS = 300, 20
-
-
-class Card(np.ndarray):
-    """An array in the memory of the stand-in's GPU."""
-
-    __cuda_array_interface__ = None  # as what is on a GPU has it
-    device = SimpleNamespace(id=0)
-
-    ctypes: Any = None  # what `gdt.cuda.runner.address` reads, as cheap as CuPy's pointer
-
-    def __array_finalize__(self, _: Any) -> None:
-        self.ctypes = Address(next(ADDRESSES))
-
-    def get(self) -> np.ndarray:
-        return np.asarray(self)
-
-
-class Address(NamedTuple):
-    """Where an array is said to lie."""
-
-    data: int
-
-
-ADDRESSES = itertools.count(1 << 20, 256)
+MEMORY = 1 << 40
 
 
 class Device:
@@ -84,57 +64,87 @@ class Device:
         pass
 
 
-class Namespace:
-    """NumPy's functions, whose results are cards."""
-
-    def __init__(self) -> None:
-        error = type("error", (RuntimeError,), {})
-        runtime = SimpleNamespace(
-            getDeviceCount=lambda: 1, getDevice=lambda: 0, CUDARuntimeError=error
-        )
-        self.cuda = SimpleNamespace(
-            Device=Device,
-            runtime=runtime,
-            driver=SimpleNamespace(CUDADriverError=error),
-            memory=SimpleNamespace(OutOfMemoryError=error),
-        )
-        self.counts: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(np, name)
-        if not callable(function) or isinstance(function, type):
-            return function
-        is_empty = name == "empty"
-
-        def on_card(*args: Any, **kwargs: Any) -> Any:
-            self.counts["allocations"] += is_empty or isinstance(function, np.ufunc)
-            self.counts["launches"] += isinstance(function, np.ufunc)
-            made = function(*args, **kwargs)
-            is_array = isinstance(made, np.ndarray | np.generic)
-            return np.asarray(made).view(Card) if is_array else made
-
-        setattr(self, name, on_card)
-        return on_card
-
-
-class Runner(CudaRunner):
-    """A runner whose kernels are compiled already, and do nothing."""
-
-    def _function(self, call: Any) -> Any:
-        self.cupy.cuda.runtime.getDevice()
-        return self
+class Function:
+    """A kernel that does nothing. CuPy's launch converts its arguments before."""
 
     ptr = 0
 
-    def __call__(self, *_: Any, **__: Any) -> None:
-        self.cupy.counts["launches"] += 1
+    def __init__(self, counts: Counter[str]) -> None:
+        self.counts = counts
+
+    def __call__(self, grid: Any, block: Any, arguments: Sequence[Any], shared_mem: int) -> None:
+        for argument in arguments:
+            if isinstance(argument, np.ndarray):
+                CNumpyArray(argument)
+            elif not isinstance(argument, cupy.ndarray):
+                CScalar(argument)
+        self.counts["launches"] += 1
+
+
+class Namespace:
+    """CuPy's arrays, at addresses where no memory is, and functions that compute nothing."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        error = type("error", (RuntimeError,), {})
+        runtime = SimpleNamespace(
+            getDeviceCount=lambda: 1, getDevice=lambda: 0, memGetInfo=tuple, CUDARuntimeError=error
+        )
+        driver = SimpleNamespace(launchKernel=self._launched, CUDADriverError=error)
+        stream = SimpleNamespace(ptr=0)
+        self.cuda = SimpleNamespace(
+            Device=Device, runtime=runtime, driver=driver, get_current_stream=lambda _: stream,
+            memory=SimpleNamespace(OutOfMemoryError=error),
+        )  # fmt: skip
+        self._memory = cupy.cuda.UnownedMemory(MEMORY, MEMORY, None, 0)
+        self._offsets = itertools.cycle(range(0, MEMORY, 1 << 20))
+
+    def _launched(self, *_: Any) -> None:
+        self.counts["launches"] += 1
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """Memory."""
+        self.counts["allocations"] += 1
+        pointer = cupy.cuda.MemoryPointer(self._memory, next(self._offsets))
+        return cupy.ndarray(shape, dtype, pointer)
+
+    def full(self, shape: Any, value: Any, dtype: Any) -> Any:
+        """Memory, which is not filled."""
+        return self.empty(shape, dtype)
+
+    def asarray(self, value: Any, dtype: Any = None) -> Any:
+        """The array itself, or memory for it."""
+        if isinstance(value, cupy.ndarray):
+            return value
+        host = np.asarray(value, dtype)
+        return self.empty(host.shape, host.dtype)
+
+    def ones(self, shape: Any, dtype: Any) -> Any:
+        """Memory."""
+        return self.empty(shape, dtype)
+
+    def add(self, x: Any, y: Any) -> Any:
+        """Memory for the sum."""
+        self.counts["launches"] += 1
+        return self.empty(x.shape, x.dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cupy, name)
+
+
+class Runner(CudaRunner):
+    """A runner whose kernels are compiled already."""
+
+    def _function(self, call: Any) -> Any:
+        self.cupy.cuda.runtime.getDevice()
+        return Function(self.cupy.counts)
 
 
 class Backend(CupyBackend):
     """The CuPy backend on the stand-in."""
 
     def _runner(self) -> Any:
-        return Runner(self.xp, "sm_80", _allowed={Runner.ptr: 1 << 20})
+        return Runner(self.xp, "sm_80", _allowed={Function.ptr: 1 << 20})
 
 
 def register() -> None:
@@ -153,7 +163,7 @@ def counted(call: Callable[[], Any], counts: Counter[str]) -> dict[str, int]:
             seen["frames"] += file.startswith(OWN)
             seen["CuPy calls"] += file.startswith(STAND_INS) and caller.startswith(OWN)
         elif event == "c_call" and frame.f_code.co_filename.startswith(OWN):
-            seen["CuPy calls"] += isinstance(getattr(argument, "__self__", None), Card)
+            seen["CuPy calls"] += isinstance(getattr(argument, "__self__", None), cupy.ndarray)
 
     counts.clear()
     sys.setprofile(profile)

@@ -1,20 +1,30 @@
-"""Launches that were prepared equal those that are made anew."""
+"""Launches that were prepared: the driver gets what it gets of those that are made anew."""
 
 from __future__ import annotations
 
+import ctypes
+import threading
+import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from gdt.cuda import launches
-from gdt.cuda.launches import prepared
-from gdt.cuda.runner import KernelCall, address, check
+import gdt
+from gdt.cuda import launches, tensor_map
+from gdt.cuda.runner import CudaRunner, KernelCall, address, check
 from gdt.cuda.sources import parameters
 from gdt.cuda.tensor_map import TensorMap
+from gdt.engine.launcher import KernelBody, Launcher
+from gdt.engine.prepared import KernelRecording, Prepared, arguments
+
+from .emulation import EmulatedBackend
+from .test_tensor_map import Driver
 
 Array = np.ndarray[Any, Any]
+Block = Any
 
 
 def array(*shape: int, dtype: Any = np.float32) -> Array:
@@ -110,57 +120,265 @@ def numbers() -> Any:
     return launches.random, ("uniform", array(1, 9), start, one, one), {}
 
 
+def parts() -> Any:
+    """Launches on arrays that begin inside of the given ones."""
+
+    def launch(x: Array, w: Array, out: Array, empty: Any, **options: Any) -> list[KernelCall]:
+        return launches.matmul(x[:, 32:], w[:, 8:], out[1:], empty, **options)
+
+    x, w = (array(2, n, m, dtype=np.float16) for n, m in ((64, 64), (72, 32)))
+    options = {"mesh_ndim": 1, "tensor_cores": True, "arch": "sm_90a"}
+    return launch, (x, w, array(3, 32, 32, dtype=np.float16), Memory()), options
+
+
 CASES: dict[str, Case] = {
     "attention": attention, "attention on Hopper": attention_on_hopper,
     "gradients": attention_gradients, "mma": matmul("sm_80"), "wgmma": matmul("sm_90a"),
     "total": total, "position": position, "moments": moments, "sums": sums,
-    "normalisation": normalisation, "classes": classes, "numbers": numbers,
+    "normalisation": normalisation, "classes": classes, "numbers": numbers, "parts": parts,
 }  # fmt: skip
 
 
-def facts(call: KernelCall) -> Iterator[Any]:
-    """All that a runner sees of a call."""
-    yield call.instance, call.grid, call.block, call.shared
+class Cuda:
+    """CuPy's `cuda`, whose driver notes each launch with the parameters that it reads.
+
+    signatures: the bytes of each parameter of the launches to come.
+    """
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+        self.signatures: Iterator[list[int]] = iter(())
+        self.contexts, self.stream = 0, 7
+        self.driver = self.runtime = self
+
+    def getDevice(self) -> int:
+        return 0
+
+    def memGetInfo(self) -> None:
+        self.contexts += 1
+
+    def get_current_stream(self, device: int) -> Any:
+        return SimpleNamespace(ptr=self.stream)
+
+    def launchKernel(self, function: int, *arguments: int) -> None:
+        *shape, stream, table, extra = arguments
+        sizes = next(self.signatures)
+        places = (ctypes.c_uint64 * len(sizes)).from_address(table)
+        read = [ctypes.string_at(place, n) for place, n in zip(places, sizes, strict=True)]
+        self.launches.append((function, *shape, stream, extra, read))
+
+
+class Runner(CudaRunner):
+    """The runner of GPUs, whose arrays are NumPy's."""
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(cuda=Cuda()), "sm_90a", address)
+
+    def _function(self, call: KernelCall) -> Any:
+        return SimpleNamespace(ptr=4096)
+
+
+def contents(call: KernelCall) -> list[bytes]:
+    """What a kernel finds in its parameters."""
+    found = []
     for parameter, argument in zip(parameters(call.instance), check(call), strict=True):
         if isinstance(argument, TensorMap):
-            yield parameter.name, address(argument.array), argument.sizes, argument.strides
+            found.append(argument.encoded(address(argument.array)).tobytes())
         elif parameter.pointer:
-            yield parameter.name, None if argument is None else address(argument)
+            found.append(np.uint64(0 if argument is None else address(argument)).tobytes())
         else:
-            yield parameter.name, argument.tobytes()
+            found.append(argument.tobytes())
+    return found
 
 
-def assert_as_made_anew(launch: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-    calls = launch(*arguments, **options)
-    for a in arguments:
-        if isinstance(a, Memory):
-            a.rewind()
-    anew = launch.__wrapped__(*arguments, **options)
-    assert [list(facts(c)) for c in calls] == [list(facts(c)) for c in anew]
+class Encoder(Driver):
+    """A driver whose tensor maps hold the address."""
+
+    def cuTensorMapEncodeTiled(self, words: Any, *facts: Any) -> int:
+        (ctypes.c_uint64 * 1).from_address(words.value)[0] = facts[2].value
+        return 0
+
+
+def leaves(value: Any) -> Iterator[np.ndarray]:
+    """The arrays in nested tuples."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from leaves(part)
+    elif isinstance(value, np.ndarray):
+        yield value
+
+
+class Made(NamedTuple):
+    """Arrays for a launch, and how its calls are made."""
+
+    arrays: list[np.ndarray]
+    calls: Callable[[Callable[..., Any]], list[KernelCall]]
+
+
+def made(name: str) -> Made:
+    launch, given, options = CASES[name]()
+
+    def calls(empty: Callable[..., Any]) -> list[KernelCall]:
+        return launch(*[empty if isinstance(a, Memory) else a for a in given], **options)
+
+    return Made(list(leaves((given, tuple(options.values())))), calls)
+
+
+def recorded(one: Made, runner: Runner, memory: Memory) -> Prepared:
+    xp = SimpleNamespace(empty=memory)
+    recording = KernelRecording(
+        SimpleNamespace(runner=runner, empty=np.empty, xp=xp), one.arrays, 0
+    )
+    for call in one.calls(recording.empty):
+        recording.add(call)
+    prepared = recording.prepared((), ())
+    assert prepared is not None
+    return prepared
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_second_call_is_as_made_anew_and_checks_nothing(
+def test_the_driver_gets_what_a_launch_that_is_made_anew_passes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = [CASES[name]() for _ in range(3)]  # of which all arrays are alive, so that none are one
-    for launch, arguments, options in kept[:2]:
-        assert_as_made_anew(launch, arguments, options)
-    monkeypatch.setattr(prepared, "_first", None)
-    launch, arguments, options = kept[2]
-    assert all(c.checked for c in launch(*arguments, **options))
+    encoder, runner, memory = Encoder(), Runner(), Memory()
+    monkeypatch.setattr(tensor_map, "driver", lambda: encoder)
+    cuda, first = runner.cupy.cuda, made(name)
+    alive = [weakref.ref(a) for a in first.arrays if a.dtype != np.uint64]
+    prepared = recorded(first, runner, memory)
+    del first
+    assert alive
+    assert not any(reference() for reference in alive)  # a launch holds no array
+    others = [made(name) for _ in range(2)]  # of which all arrays are alive, so that none are one
+    for stream, other in zip((7, 9), others, strict=True):
+        cuda.stream, cuda.launches = stream, []
+        calls = other.calls(memory)
+        memory.rewind()
+        wanted = [contents(call) for call in calls]
+        cuda.signatures = iter([list(map(len, content)) for content in wanted])
+        prepared.run(other.arrays, list(map(address, other.arrays)))
+        memory.rewind()
+        sizes = [[*(*c.grid, 1, 1)[:3], *(*c.block, 1, 1)[:3], c.shared, stream, 0] for c in calls]
+        assert cuda.launches == [
+            (4096, *size, content) for size, content in zip(sizes, wanted, strict=True)
+        ]
+    assert cuda.contexts == len(wanted)  # one for each launch in this thread
+
+
+def test_a_thread_has_a_context_and_parameters_of_its_own() -> None:
+    runner, memory = Runner(), Memory()
+    prepared, tables = recorded(made("numbers"), runner, memory), []
+
+    def look() -> None:
+        launch: Any = prepared._launches[0]
+        tables.append(launch._parameters.of_launch)
+
+    for thread in [threading.Thread(target=look) for _ in range(2)]:
+        thread.start()
+        thread.join()
+    look()
+    look()
+    assert runner.cupy.cuda.contexts == 3
+    assert len({table for _, _, table in tables}) == 3
 
 
 def test_what_calls_depend_on_is_told_apart() -> None:
-    launch = launches.bn_apply
-    for x, y in ((array(6, 4, 4), array(6, 4, 4)), (array(6, 5, 4), array(6, 5, 4))):
-        mean, variance, scale = (array(x.shape[1]) for _ in range(3))
-        for result in (y, x):  # apart, and in place
-            for factor in (None, scale, mean):
-                assert_as_made_anew(launch, (x, mean, variance, factor, None, result), {"eps": 0.1})
-    whole = array(2 * 3 * 8 * 4 + 1, dtype=np.float16)
-    sight, lse = launches.Sight(3, 3, 1.0), array(2, 3)
-    for first in (0, 1):  # which tensor cores read, and which they do not
-        q = whole[first : first + 48].reshape(2, 3, 8)
-        (call,) = launches.attention(q, q, q, q.copy(), lse, sight, mesh_ndim=1)
-        assert call.instance.kernel == ("attention" if first else "attention_mma")
+    runner = Runner()
+    whole = array(2, 6, 8)
+    x, y = array(6, 4), array(6, 4)
+    calls: list[tuple[Any, ...]] = [
+        (x, y), (x, x), (y, array(4, 6)), (x.T, array(4, 6)), (whole[0, :, :4], y),
+        (whole.reshape(-1)[1:25].reshape(6, 4), y), (y, whole.reshape(-1)[1:25].reshape(6, 4)),
+        (x, array()), (x, array() + 1), (x, 0.0), (x, -0.0), (x, 0), (x, False), (x, None), (x,),
+        (x.astype("f8"), y),
+    ]  # fmt: skip
+    keys = [arguments(runner, None, xs)[0] for xs in calls]
+    keys += [arguments(runner, ("cublas", "float32"), (x, y))[0]]
+    keys += [arguments(runner, None, (x,), named)[0] for named in (
+        {"out": y}, {"joined": y}, {"out": (y,)}, {"out": (y, "relu")}, {"out": (y, "none")},
+    )]  # fmt: skip
+    assert len(set(keys)) == len(keys)
+    assert arguments(runner, None, (y, array(6, 4)))[0] == keys[0]
+
+
+# ---------------------------------------------------------------- what is not repeated
+
+
+def sum_of(launcher: Launcher, x: Block, out: Block) -> Block:
+    launcher.run(launches.reduce("Sum", x, out, launcher.empty, mesh_ndim=1))
+    return out
+
+
+def plain(launcher: Launcher, x: Block) -> Block:
+    return sum_of(launcher, x, launcher.empty((1, 2, 5), x.dtype)).reshape(2, 5)
+
+
+def of_a_copy(launcher: Launcher, x: Block) -> Block:
+    return sum_of(launcher, x.copy(), launcher.empty((1, 2, 5), x.dtype))
+
+
+def of_a_row(launcher: Launcher, x: Block) -> Block:
+    return sum_of(launcher, x[:, 1:], launcher.empty((1, 1, 5), x.dtype))
+
+
+def as_another_dtype(launcher: Launcher, x: Block) -> Block:
+    return sum_of(launcher, x, launcher.empty((1, 2, 5), x.dtype)).astype("f8")
+
+
+def into_memory_that_is_filled(launcher: Launcher, x: Block) -> Block:
+    rows = launcher.empty(x.shape, x.dtype)
+    rows[...] = x
+    return sum_of(launcher, rows, launcher.empty((1, 2, 5), x.dtype))
+
+
+def then_copied(launcher: Launcher, x: Block, *, out: Block) -> Block:
+    out[...] = sum_of(launcher, x, launcher.empty((1, 2, 5), x.dtype))
+    return out
+
+
+def of_a_transpose(launcher: Launcher, x: Block) -> Block:
+    return sum_of(launcher, x, launcher.empty((1, 2, 5), x.dtype)).T
+
+
+@pytest.mark.parametrize(
+    ("function", "is_repeated"),
+    [
+        (plain, True), (of_a_row, True), (of_a_copy, False), (as_another_dtype, False),
+        (into_memory_that_is_filled, False), (then_copied, False), (of_a_transpose, False),
+    ],
+)  # fmt: skip
+def test_what_functions_of_arrays_compute_is_not_left_out(
+    function: Callable[..., Block], is_repeated: bool, emulated: EmulatedBackend
+) -> None:
+    calls = []
+
+    def kernel(*args: Any, **keywords: Any) -> Block:
+        calls.append(args)
+        return function(*args, **keywords)
+
+    body = KernelBody("sum", 1, emulated, kernel, np.sum, {})
+    for n in range(3):
+        x = np.full((1, 2, 3, 5), n, "f4")
+        out = {"out": array(1, 2, 5)} if function is then_copied else {}
+        result = body(x, **out)
+        np.testing.assert_array_equal(result, np.full(result.shape, 3.0 * n))
+    assert len(calls) == (1 if is_repeated else 3)
+
+
+def test_operands_that_overlap_are_not_repeated(emulated: EmulatedBackend) -> None:
+    body = KernelBody("sum", 1, emulated, lambda launcher, x, y: plain(launcher, x), np.sum, {})
+    memory = array(1, 3, 3, 5)
+    body(memory[:, :2], memory[:, 1:])
+    assert not body.prepared
+    body(array(1, 2, 3, 5), array(1, 2, 3, 5))
+    assert len(body.prepared) == 1
+
+
+def test_a_measured_choice_of_the_body_is_kept(emulated: EmulatedBackend) -> None:
+    body = KernelBody(
+        "sum", 1, emulated, plain, lambda xp, x: xp.zeros((1, 1)), {}, selectable=True
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emulated, "seconds", lambda run: float(run.func is plain))
+        with gdt.matmul_backend("autotune"):
+            shapes = [body(array(1, 2, 3, 5)).shape for _ in range(3)]
+    assert shapes == [(1, 1)] * 3

@@ -23,7 +23,6 @@ from gdt.cuda.launches.calls import (
     named_call,
 )
 from gdt.cuda.launches.matmul_hopper import Source
-from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall, address
 from gdt.cuda.sources import Instance, constants, structs
 from gdt.errors import KernelError, error
@@ -199,7 +198,6 @@ def _call(
     return [replace(call, shared=shared)]
 
 
-@prepared
 def attention(
     q: Array,
     k: Array,
@@ -224,7 +222,6 @@ def attention(
     return _call(instance, q.shape[-2], mesh_ndim, sight, {"out": out, "lse": lse}, operands, arch)
 
 
-@prepared
 def attention_gradients(
     q: Array,
     k: Array,

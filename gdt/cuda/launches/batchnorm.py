@@ -22,7 +22,6 @@ from gdt.cuda.launches.calls import (
     stride_of,
     sum_type,
 )
-from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.launches.reduce import reduce
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants, declarations
@@ -70,7 +69,6 @@ def _is_one_row(x: Array, mesh_ndim: int, valid: Array | None) -> bool:
     return valid is None and x.shape[mesh_ndim + 1 :] == (1, 1)
 
 
-@prepared
 def bn_merge(parts: Array, merged: Array | None, variance: Array | None) -> list[KernelCall]:
     """Merge the moments (count, mean, m2) of several parts, in order (Chan et al. 1979).
 
@@ -96,7 +94,6 @@ def bn_merge(parts: Array, merged: Array | None, variance: Array | None) -> list
     ]
 
 
-@prepared
 def bn_moments(
     x: Array,
     merged: Array | None,
@@ -132,7 +129,6 @@ def bn_moments(
     return [first, *bn_merge(parts, merged, variance)]
 
 
-@prepared
 def bn_apply(
     x: Array,
     mean: Array,
@@ -196,7 +192,6 @@ def _sizes_and_strides(array: Array) -> list[tuple[int, int]]:
     return [(n, stride_of(array, axis)) for axis, n in enumerate(array.shape)]
 
 
-@prepared
 def bn_sums(
     xhat: Array,
     dy: Array,
@@ -234,7 +229,6 @@ def bn_sums(
     return [first, *reduce("Sum", folded, sums.reshape(items, 1, columns), empty, mesh_ndim=1)]
 
 
-@prepared
 def bn_backward(
     xhat: Array,
     dy: Array,

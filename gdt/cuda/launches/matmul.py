@@ -21,7 +21,6 @@ from gdt.cuda.launches.calls import (
 from gdt.cuda.launches.matmul_hopper import FILE as HOPPER_FILE
 from gdt.cuda.launches.matmul_hopper import MULTIPROCESSORS, tile_columns, wgmma_call, wgmma_refusal
 from gdt.cuda.launches.matmul_operands import Operands
-from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants
 from gdt.errors import KernelError, error
@@ -85,7 +84,6 @@ def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
     return file_constants["STAGES"] * (size[not x_t] + size[w_t]) * itemsize
 
 
-@prepared
 def matmul(
     x: Array,
     w: Array,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
-from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import Instance, constants
 
@@ -44,7 +43,6 @@ def random_instances() -> Iterator[Instance]:
     yield Instance(FILE, "random_bernoulli")
 
 
-@prepared
 def random(
     kernel: str,
     out: Array,

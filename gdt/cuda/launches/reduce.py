@@ -21,7 +21,6 @@ from gdt.cuda.launches.calls import (
     split_count,
     sum_type,
 )
-from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants
 
@@ -77,7 +76,6 @@ def _wide_type(op: str, x: Array) -> str:
     return sum_type(x) if op == "Sum" or t in FLOATS else t
 
 
-@prepared
 def reduce(
     op: str,
     x: Array,
@@ -121,7 +119,6 @@ def reduce(
     return [first, *reduce(op, parts.reshape(1, splits, out.size), out, empty, splits=1)]
 
 
-@prepared
 def arg_reduce(
     op: str,
     x: Array,

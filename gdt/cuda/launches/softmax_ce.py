@@ -16,7 +16,6 @@ from gdt.cuda.launches.calls import (
     named_call,
     sum_type,
 )
-from gdt.cuda.launches.prepared import prepared
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import Instance, constants
 
@@ -56,7 +55,6 @@ def _softmax(kernel: str, logits: Array, labels: Array) -> tuple[Instance, tuple
     return Instance(FILE, kernel, types), shape
 
 
-@prepared
 def softmax_ce(
     logits: Array,
     labels: Array,
@@ -112,7 +110,6 @@ def softmax_ce(
     return [replace(call, shared=bytes_of_row * per_block if cached else 0)]
 
 
-@prepared
 def softmax_ce_parts(
     logits: Array,
     labels: Array,
@@ -151,7 +148,6 @@ def softmax_ce_parts(
     ]
 
 
-@prepared
 def softmax_ce_merge(
     parts: Array,
     labels: Array,
@@ -192,7 +188,6 @@ def softmax_ce_merge(
     ]
 
 
-@prepared
 def softmax_ce_gradient(
     logits: Array,
     labels: Array,
