@@ -324,14 +324,15 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
   }
 }
 
-// sums: (items..., 2, channels) over the whole batch; count: (items..., channels), as bn_merge
-// writes it.
+// dy_sum, product_sum: (items..., channels), of dy and of dy * xhat over the whole batch; count:
+// (items..., channels), as bn_merge writes it.
 template <typename T, typename A, typename Over>
 __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
     bn_backward(const T* __restrict__ xhat, Strides xhat_strides, const T* __restrict__ dy,
                 Strides dy_strides, const A* __restrict__ variance, Strides variance_strides,
-                const A* __restrict__ scale, Strides scale_strides, const A* __restrict__ sums,
-                Strides sums_strides, const A* __restrict__ count, Strides count_strides,
+                const A* __restrict__ scale, Strides scale_strides, const A* __restrict__ dy_sum,
+                Strides dy_sum_strides, const A* __restrict__ product_sum,
+                Strides product_sum_strides, const A* __restrict__ count, Strides count_strides,
                 T* __restrict__ dx, Axes axes, int outer, int channels, int inner, A eps) {
   typedef typename Over::template Of<T> Of;
   constexpr int SLOTS = Of::SLOTS;
@@ -341,7 +342,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
   T* to = dx + static_cast<long long>(item) * outer * channels * inner;
   const long long at_variance = offset(item, axes, variance_strides),
                   at_scale = offset(item, axes, scale_strides);
-  const A *total = sums + offset(item, axes, sums_strides),
+  const A *total = dy_sum + offset(item, axes, dy_sum_strides),
+          *product = product_sum + offset(item, axes, product_sum_strides),
           *n = count + offset(item, axes, count_strides);
   const Of of(channels, inner, aligned<T>(from, to) && misalignment(given) == 0);
   A factor[SLOTS], slope[SLOTS], addend[SLOTS];
@@ -350,7 +352,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<T>)
     const int c = of.has(i) ? of.channel(i) : 0;
     const A inverse = A(1) / n[c];
     factor[i] = A(1) / sqrt(variance[at_variance + c] + eps) * (scale ? scale[at_scale + c] : A(1));
-    slope[i] = total[channels + c] * inverse;
+    slope[i] = product[c] * inverse;
     addend[i] = total[c] * inverse;
   }
   walk_rows<Over, T>(of, outer, [&](auto walk) {

@@ -306,7 +306,7 @@ MUTATIONS = [
     (*COLUMNS, "bn_sums", "block.cuh", MERGE_BARRIER, ""),
     (*COLUMNS, "bn_sums", None, "misalignment(a) == 0 && misalignment(b) == 0", "misalignment(a) == 0"),
     (*COLUMNS, "bn_sums", None, "g * A(widen(pair.first.of[k]))", "g * A(widen(pair.first.of[0]))"),
-    (*PLANES, "bn_backward", None, "slope[i] = total[channels + c]", "slope[i] = total[c]"),
+    (*PLANES, "bn_backward", None, "slope[i] = product[c]", "slope[i] = total[c]"),
     (*PLANES, "bn_backward", None, "inverse = A(1) / n[c]", "inverse = A(2) / n[0]"),
     (*PLANES, "bn_backward", None, "aligned<T>(from, to) && misalignment(given) == 0", "aligned<T>(from, to)"),
     (*COLUMNS, "bn_backward", None, "row(blockIdx.y * blockDim.y + threadIdx.y)", "row(blockIdx.y * blockDim.y + threadIdx.y + 1)"),

@@ -234,7 +234,8 @@ def bn_backward(
     dy: Array,
     variance: Array,
     scale: Array | None,
-    sums: Array,
+    dy_sum: Array,
+    product_sum: Array,
     count: Array,
     dx: Array,
     *,
@@ -243,10 +244,10 @@ def bn_backward(
 ) -> list[KernelCall]:
     """Compute dx, the gradient of the normalisation, from the sums of the whole batch.
 
-    sums: (lead..., 2, channels), as `bn_sums` computes them; count: (lead..., channels), the number
-    of elements that each sum has. variance, scale, eps: as of `bn_apply`. The other operands are
-    those of `bn_sums`.
+    dy_sum, product_sum: (lead..., channels), of dy and of dy * xhat, as `bn_sums` computes them.
+    count: (lead..., channels), the number of elements that each sum has. variance, scale, eps: as
+    of `bn_apply`. The other operands are those of `bn_sums`.
     """
-    strided = {"xhat": xhat, "dy": dy, "variance": variance, "sums": sums, "count": count}
-    strided["scale"] = scale
+    strided = {"xhat": xhat, "dy": dy, "variance": variance, "scale": scale, "count": count}
+    strided |= {"dy_sum": dy_sum, "product_sum": product_sum}
     return _elementwise("bn_backward", xhat, strided, {"dx": dx}, eps, mesh_ndim)

@@ -249,12 +249,9 @@ def batch_norm_gradient_kernel(
     if g.shape != xhat.shape:
         raise launcher.refused(f"g of {g.shape} and xhat of {xhat.shape} broadcast")
     _same_dtype(launcher, g, xhat, g_sum, product_sum, variance, scale)
-    xp, where = launcher.xp, _channels_of(launcher, xhat, variance)
+    where = _channels_of(launcher, xhat, variance)
     factor, _ = _factors(launcher, where, g.dtype, scale, 0.0)
-    sums = xp.stack(
-        _pair(launcher, where.vector(launcher, g_sum), where.vector(launcher, product_sum)), -2
-    )
-    variance = where.vector(launcher, variance)
+    first, second, variance = (where.vector(launcher, a) for a in (g_sum, product_sum, variance))
     number = where.constant(launcher, float(max(count, 1)), g.dtype)
     dx = launcher.empty(g.shape, launcher.result_dtype(g.dtype)) if out is None else out
     data, dy, result = (where.data(launcher, a) for a in (xhat, g, dx))
@@ -264,7 +261,8 @@ def batch_norm_gradient_kernel(
             dy,
             variance,
             factor,
-            sums,
+            first,
+            second,
             number,
             result,
             eps=epsilon,
