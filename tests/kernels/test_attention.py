@@ -192,11 +192,20 @@ def test_results_and_gradients(case: dict[str, Any]) -> None:
     run_case(check_attention, case)
 
 
+NARROW = {
+    "features": [(1, 3), (40, 8), (8, 40)],
+    "keys": [70, 130],
+    "leading": ["none", "shared keys"],
+}
+WIDE = {"features": [(130, 66), (33, 256), (72, 96), (200, 24)], "keys": [130], "leading": ["none"]}
+
+
 @pytest.mark.kernels_full
+@pytest.mark.parametrize("sizes", [NARROW, WIDE], ids=["narrow", "wide"])
 @pytest.mark.parametrize("dtype", OPTIONS["dtype"])
-def test_results_and_gradients_in_full(dtype: str) -> None:
-    fewer = {"dtype": [dtype], "queries": [65], "keys": [70, 130], "order": ["random"]}
-    for case in every(**(OPTIONS | fewer)):
+def test_results_and_gradients_in_full(dtype: str, sizes: dict[str, Any]) -> None:
+    fewer = {"dtype": [dtype], "queries": [65], "order": ["random"]}
+    for case in every(**(OPTIONS | fewer | sizes)):
         run_case(check_attention, case)
 
 
