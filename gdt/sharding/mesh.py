@@ -279,7 +279,7 @@ class Mesh(Immutable):
 
     @cached_property
     def local_places(self) -> tuple[LocalPlace, ...]:
-        """Where the coordinates that this process hosts lie in its blocks, row-major.
+        """The places in blocks of the coordinates that this process hosts, row-major.
 
         >>> gdt.create_mesh([("x", 4)], device_type="CPU", blocks=2).local_places[3]
         LocalPlace(device_id=3, coordinate=(3,), block=1, inside=(1,))
