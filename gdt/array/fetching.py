@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.backend import backend_of
+from gdt.caches import memoized
 from gdt.comm import local
 from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
 from gdt.observe import OBSERVERS, report_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import LocalPlace
 from gdt.sharding.reduction import IDEMPOTENT, identity
 from gdt.sharding.routes import route
 
@@ -79,25 +81,52 @@ def _gathered(array_type: ArrayType, blocks: Sequence[Block]) -> tuple[ArrayType
 
 
 def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
-    """The shards on the devices of this process, row-major by coordinate, as read-only views."""
+    """The shards on the devices of this process, row-major by coordinate, as read-only views; those
+    that are the same part of a block are one array."""
     mesh, backend, shards = array_type.mesh, backend_of(array_type.mesh), []
-    split_axes, reductions = array_type.layout.split_axes, array_type.layout.reductions
-    for device_id, coordinate, i, inside in mesh.local_places:
-        index = array_type.shard_slices(coordinate)
-        with backend.on(mesh, i):
-            data = blocks[i][
-                (
-                    *[c if a in split_axes else 0 for a, c in enumerate(inside)],
-                    *[slice(0, s.stop - s.start) for s in index],
-                )
-            ]
-            if any(p and c for p, c in zip(reductions, inside, strict=True)):
-                data = _identity_like(backend.xp, data, array_type.layout, inside)
-        if isinstance(data, np.ndarray):
-            data = data.view()
-            data.flags.writeable = False
-        shards.append(Shard(mesh.devices[device_id], coordinate, index, data))
+    views: dict[Any, Any] = {}
+    for device, (_, coordinate, i, inside), part, at, is_identity in _places(array_type):
+        data = None if is_identity else views.get((i, at))
+        if data is None:
+            with backend.on(mesh, i):
+                data = blocks[i][(*at, *[slice(0, s.stop - s.start) for s in part])]
+                if is_identity:
+                    data = _identity_like(backend.xp, data, array_type.layout, inside)
+            if isinstance(data, np.ndarray):
+                data = data.view()
+                data.flags.writeable = False
+            if not is_identity:
+                views[i, at] = data
+        shards.append(Shard(device, coordinate, part, data))
     return shards
+
+
+class _Place(NamedTuple):
+    """The place of a shard: the device, its place in the blocks, its part of the global array, the
+    index of mesh axes in the block, and whether the shard is a later part of a reduction."""
+
+    device: str
+    place: LocalPlace
+    part: tuple[slice, ...]
+    at: tuple[int, ...]
+    is_identity: bool
+
+
+@memoized(1000)
+def _places(array_type: ArrayType) -> list[_Place]:
+    """The places of the shards on the devices of this process, row-major by coordinate."""
+    mesh, split_axes = array_type.mesh, array_type.layout.split_axes
+    reductions = array_type.layout.reductions
+    return [
+        _Place(
+            mesh.devices[place.device_id],
+            place,
+            array_type.shard_slices(place.coordinate),
+            tuple([c if a in split_axes else 0 for a, c in enumerate(place.inside)]),
+            any(p and c for p, c in zip(reductions, place.inside, strict=True)),
+        )
+        for place in mesh.local_places
+    ]
 
 
 def distinct_shards(x: Any) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:

@@ -167,7 +167,7 @@ def assert_consistent(x: DistributedArray) -> None:
         raise AssertionError(f"{array_type} has shards at {coordinates}")
     if any(array_type.layout.reductions):
         return
-    for shard in shards:
+    for shard in {id(shard.data): shard for shard in shards}.values():  # of one memory once
         want = value[shard.index]
         data = backend_of(x.mesh).to_host(shard.data)
         if not np.array_equal(data, want, equal_nan=kind_of(array_type.dtype) in "fc"):

@@ -83,7 +83,7 @@ child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
 print(child.pid, flush=True)
 time.sleep(60)"""
     log = tmp_path / "log"
-    assert run.run_stage("hangs", python(code, seconds=10), {}, log).problem
+    assert run.run_stage("hangs", python(code, seconds=5), {}, log).problem
     child = int(log.read_text().split()[0])
     for _ in range(100):
         if not Path(f"/proc/{child}/cmdline").exists() or b"begun" not in (
