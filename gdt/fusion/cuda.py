@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 
 from gdt.backend.protocol import Backend
 from gdt.cuda.launches.calls import INT_LIMIT, ceil_div
-from gdt.cuda.runner import KernelCall, address
+from gdt.cuda.runner import ArgumentPlace, KernelCall, Launch, address
 from gdt.cuda.sources import C_TYPES, GENERATED, Instance, constants, structs
 from gdt.fusion.elementary import ELEMENTARY
 from gdt.fusion.formula import ElementGraph, Node
@@ -49,6 +50,7 @@ HEADER = "fused.cuh"
 PACK_BYTES = 16
 LONGEST_PACK = 8  # elements; of 16 the values of a long formula take too many registers
 MOST_INPUTS = 32  # of a `Nest`
+MOST_PREPARED = 16  # launches of a kernel that are kept
 RESIDENT = 16  # blocks of 128 threads that a multiprocessor holds
 
 FUNCTIONS = frozenset(
@@ -213,13 +215,26 @@ class FusedKernel:
         self.graph, self.dtypes, self.outputs, self.backend = graph, dtypes, outputs, backend
         self.results = [dtype_of(graph.dtypes[n]) for n in outputs]
         self._files: dict[tuple[bool, ...], str] = {}
+        self._prepared: dict[Any, Launch] = {}  # by how the blocks lie
 
     def __call__(self, shape: Shape, blocks: Sequence[Block]) -> list[Block]:
         """The blocks of all outputs, of this shape, on the current device."""
         outs = [self.backend.empty(shape, dtype) for dtype in self.results]
-        if math.prod(shape):
-            assert self.backend.runner is not None
-            self.backend.runner.run(self.launch(shape, blocks, outs))
+        if not math.prod(shape):
+            return outs
+        runner, arrays = self.backend.runner, [*blocks, *outs]
+        assert runner is not None
+        addresses = list(map(runner.address, arrays))
+        key = shape, *[(b.shape, b.strides) for b in blocks], *[a % PACK_BYTES for a in addresses]
+        prepared = self._prepared.get(key)
+        if prepared is not None:
+            prepared(arrays, addresses)
+            return outs
+        call = self.launch(shape, blocks, outs)
+        runner.run(call)
+        if len(self._prepared) < MOST_PREPARED and all(map(operator.is_, call.arguments, arrays)):
+            places = [ArgumentPlace(n, n, 0) for n in range(len(arrays))]
+            self._prepared[key] = runner.prepare(call, places)
         return outs
 
     def launch(self, shape: Shape, blocks: Sequence[Block], outs: Sequence[Block]) -> KernelCall:

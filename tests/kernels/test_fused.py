@@ -158,6 +158,24 @@ def test_planted_bugs_are_seen(bug: str, tmp_path: Path) -> None:
             check_fused("f4", shapes, False, Execute(folder=tmp_path))
 
 
+def test_launches_are_prepared_for_blocks_that_lie_alike() -> None:
+    kernel, functions = kernel_of("f4")
+    runner, alive = EMULATED.runner, []
+    before, prepared = runner.prepared, []
+    for shapes, misaligned in [("rows", False), ("odd", False)] * 2 + [("odd", True)] * 2:
+        x, y = (a.copy() if not misaligned else a for a in operands(shapes, "f4", misaligned))
+        alive.append((x, y))
+        for first, second in ((x, y), (y, y), (np.asfortranarray(x), y)):
+            outs = kernel(np.broadcast_shapes(x.shape, y.shape), [first, second])
+            for out, function in zip(outs, functions, strict=True):
+                with np.errstate(all="ignore"):
+                    want = function(first, second).astype(out.dtype)
+                np.testing.assert_array_equal(out, np.broadcast_to(want, out.shape))
+        prepared.append(runner.prepared - before)
+    first, second, *rest, last = prepared
+    assert 0 < first < second == rest[0] == rest[1] < last == rest[2]
+
+
 def test_no_elements_are_no_launch() -> None:
     kernel, _ = kernel_of("f4")
     empty = np.zeros((0, 3), np.float32)
