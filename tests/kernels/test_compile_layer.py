@@ -466,3 +466,16 @@ def test_cupy_tells_of_shared_memory_as_it_is_asked() -> None:
     assert driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES == 1  # cuda.h
     assert driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8
     assert driver.funcGetAttribute.__doc__.startswith("funcGetAttribute(int attribute, intptr_t f)")
+
+
+def test_cupy_launches_by_a_table_of_parameters_on_the_stream_of_a_device() -> None:
+    cuda = pytest.importorskip("cupy").cuda
+    launch, _, parameters = cuda.driver.launchKernel.__doc__.partition("(")
+    names = [p.split()[-1] for p in parameters.rstrip(")").split(",")]
+    assert launch == "launchKernel"
+    assert names == [
+        "f", "grid_dim_x", "grid_dim_y", "grid_dim_z", "block_dim_x", "block_dim_y", "block_dim_z",
+        "shared_mem_bytes", "stream", "kernel_params", "extra",
+    ]  # fmt: skip
+    assert cuda.get_current_stream.__doc__.startswith("get_current_stream(int device_id=-1)")
+    assert callable(cuda.runtime.memGetInfo)
