@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,11 @@ def test_wrong_calls_are_found_and_right_ones_are_typed(tmp_path: Path) -> None:
     file.write_text(CALLS)
     settings = {"config-file": ROOT / "pyproject.toml", "cache-dir": ROOT / ".mypy_cache"}
     options = [f"--{name}={value}" for name, value in settings.items()]
-    said, problems, _ = api.run([*options, "--no-error-summary", str(file)])
+    limit = sys.getrecursionlimit()
+    try:
+        said, problems, _ = api.run([*options, "--no-error-summary", str(file)])
+    finally:  # mypy's own would let later tests recurse 16 times as deep
+        sys.setrecursionlimit(limit)
     assert not problems
     found = set(re.findall(r"calls\.py:(\d+): error: .*\[([\w-]+)\]", said))
     marked = {
