@@ -106,6 +106,7 @@ def machine_of(devices: int, clock: Clock) -> gdt.Machine:
         launch=launches,
         half=256 * max(rate / slow - 1, 0),
         name="this host",
+        overlaps=False,
     )
 
 

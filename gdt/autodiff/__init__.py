@@ -17,11 +17,11 @@ the tape.
 they are partial, and a gradient ends in the layout of its source. The partial sums of all gradients
 of a call, and of `together_with`, are resolved in one collective per (mesh axes, reduction, dtype).
 
-**Buckets.** Gradients that together fill 25 MiB (`buckets`) are sent before the backward pass ends,
-and on GPUs no other gradient waits for them: packing, NCCL and unpacking run on the communication
-stream, and the compute stream waits for a bucket when the next one is sent, or at the end
-(`Backend.overlapping`, `Backend.join`). Then its gradients as they were computed are freed: those
-of at most two buckets are held beside what they are reduced to. The tests' simulated GPUs keep
+**Beside computation.** What is sent for gradients (buckets of 25 MiB, reduce-scatters of FSDP, and
+the rest with the loss) is a launch (`gdt.comm.launch`): packing, NCCL and unpacking run on the
+communication stream of GPUs, and whoever reads a result lets computation wait for it. Gradients as
+they were computed are freed when the next launch begins, for which computation waits for the last
+one: those of at most two are held beside what they are reduced to. The tests' simulated GPUs keep
 vector clocks of their streams and report every use of memory that no event orders; how much a GPU
 does at the same time has not been measured. Between processes on hosts nothing overlaps.
 

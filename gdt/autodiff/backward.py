@@ -14,6 +14,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.released import ReleasedBlocks
+from gdt.array.sent import SentBlocks
 from gdt.autodiff.reverse_mode import Arrays, GradientCall, Node, run
 from gdt.autodiff.unread import FreedBlocks
 from gdt.caches import Cache
@@ -21,7 +22,7 @@ from gdt.comm.agreement import HISTORIES, CallHistory, origin_of
 from gdt.engine.forms import FORMS, Forms
 from gdt.engine.plan import value_key
 from gdt.observe import OBSERVERS, observing
-from gdt.programs.aliases import owners_of
+from gdt.programs.aliases import blocks_of, owners_of
 from gdt.programs.instruction import array_of
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
@@ -102,10 +103,12 @@ class Backward(NamedTuple):
     """A recorded backward pass, for all calls of one signature.
 
     program: takes the blocks of the call's arrays at the positions `inputs`; returns the blocks of
-        the gradients, then those of the arrays that were resolved on the way.
+        the gradients, then those of the arrays that were resolved on the way, then launches.
     grads: the types of the gradients; None for a source without one.
     resolved: the position and the type of each resolved array.
     passed: the positions of the arrays whose partial reductions ops have passed on.
+    launches: for each array that is returned, the number among the results of the launch that makes
+        it, for which its reader waits; -1 for one that is there.
     """
 
     program: Program
@@ -113,11 +116,12 @@ class Backward(NamedTuple):
     grads: list[ArrayType | None]
     resolved: list[tuple[int, ArrayType]]
     passed: list[int]
+    launches: list[int]
 
     def __call__(self, call: GradientCall, key: Key, arrays: list[DistributedArray]) -> Gradients:
         """Return the gradients of a call with other arrays, a list that is emptied."""
         call.nodes.clear()
-        program, inputs, types, resolved, passed = self
+        program, inputs, types, resolved, passed, launches = self
         for n in passed:
             arrays[n]._passed = True
         unresolved = [(weakref.ref(arrays[n]), t) for n, t in resolved]
@@ -125,10 +129,12 @@ class Backward(NamedTuple):
         values = [b[0] if len(b := arrays[n].blocks) == 1 else tuple(b) for n in inputs]
         b = ()  # so that each block is free as soon as the program has read it
         arrays.clear()
-        results = iter(program.run(values))
-        grads = [None if t is None else array_of(t, next(results)) for t in types]
+        results = program.run(values)
+        pairs = zip(results, launches, strict=False)  # of the arrays alone
+        made = iter([b if n < 0 else SentBlocks(results[n], blocks_of(b)) for b, n in pairs])
+        grads = [None if t is None else array_of(t, next(made)) for t in types]
         for reference, t in unresolved:
-            value = array_of(t, next(results))
+            value = array_of(t, next(made))
             if (array := reference()) is not None:
                 array._resolved = value
                 if HISTORIES:
@@ -177,7 +183,8 @@ def _recorded(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> G
     with observing(recorder):
         grads = run(call)[1]
     resolved = [(n, arrays[n]._resolved) for n in unresolved if arrays[n]._resolved is not None]
-    outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
+    made = [a for a in (*grads, *(a for _, a in resolved)) if a is not None]
+    outputs, launches = recorder.find_sent(made)
     inputs, program = [r for r in registers if r is not None], None
     if not recorder.met_host:
         program = recorder.program(inputs, outputs, takes_list=True)
@@ -190,6 +197,7 @@ def _recorded(call: GradientCall, key: Key, arrays: list[DistributedArray]) -> G
             [None if g is None else g.type for g in grads],
             [(n, a.type) for n, a in resolved if a is not None],
             [n for n, a in enumerate(arrays) if a._is_passed],
+            launches,
         )
     return grads
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
-from gdt.array.moving import move_to_layouts, remember_resolved
-from gdt.comm.relayout import join
+from gdt.array.moving import send_to_layouts
 from gdt.sharding.layout import Layout
 
 # Bytes of a device in a bucket: that of PyTorch, Li et al. 2020, "PyTorch Distributed: Experiences
@@ -34,10 +32,9 @@ class SentGradient(NamedTuple):
 class Buckets:
     """The gradients of some sources that wait for reductions, and do so in buckets.
 
-    A context around the backward pass. Devices wait for a bucket when the next one is sent, or at
-    the end; then `moved` holds its gradients, by the positions of their sources. So at most two
-    buckets are held as they were computed. What does not fill a bucket is left to be sent with the
-    rest.
+    Devices wait for a bucket when the next one is sent, or when somebody reads one of its
+    gradients, which `moved` holds by the positions of their sources. So at most two buckets are
+    held as they were computed. What does not fill a bucket is left to be sent with the rest.
 
     calls: those through which cotangents flow back. replace: called with each source, but those
     that calls have made, and its gradient that has been sent.
@@ -53,7 +50,6 @@ class Buckets:
         self.moved: dict[int, DistributedArray] = {}
         self._layouts, self._replace = layouts, replace
         self._sources, self._waiting = sources, list[SentGradient]()
-        self._sent: list[tuple[SentGradient, DistributedArray]] = []
         self._completing: dict[int, list[int]] = defaultdict(list)  # positions, by number of call
         self._made: set[int] = set()  # identities of what calls return
         self._left = 0  # sources whose gradients are not complete
@@ -90,34 +86,11 @@ class Buckets:
             self._send()
 
     def _send(self) -> None:
-        self._join()
         gradients, layouts = zip(*[(m.gradient, m.layout) for m in self._waiting], strict=True)
-        moved = move_to_layouts(gradients, layouts, overlapped=True)
-        self._sent = list(zip(self._waiting, moved, strict=True))
-        self._waiting = []
-
-    def _join(self) -> None:
-        """Let devices wait for the bucket that was sent last."""
-        if not self._sent:
-            return
-        sent, moved = zip(*self._sent, strict=True)
-        gradients = [m.gradient for m in sent]
-        join(gradients[0].mesh, [g.blocks for g in gradients], [g.blocks for g in moved])
-        for (position, gradient, _), result in self._sent:
-            remember_resolved(gradient, result)
+        moved = send_to_layouts(gradients, layouts)
+        for (position, _, _), result in zip(self._waiting, moved, strict=True):
             self.moved[position] = result
             source = self._sources[position]
             if id(source) not in self._made:  # whose call takes the gradient as it was computed
                 self._replace(source, result)
-        self._sent = []
-
-    def __enter__(self) -> Buckets:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        cause: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._join()
+        self._waiting = []

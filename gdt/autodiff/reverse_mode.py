@@ -116,7 +116,7 @@ def _backward(
             grads.pop(id(source._resolved), None)
 
     buckets = Buckets(calls, sources, layouts, replace)
-    with Releases(calls, unreleased) as releases, buckets:
+    with Releases(calls, unreleased) as releases:
         for number in reversed(range(len(calls))):
             call = calls.pop()  # so that nobody holds its activations once it has been left
             op, args, _, out = call
@@ -328,7 +328,11 @@ def _resolved(
         t for t in together if any(t.layout.reductions) and t.mesh is (arrays or [t])[0].mesh
     ]
     moved = iter(
-        move_to_layouts([*arrays, *partial], [*layouts, *(t.layout.resolved for t in partial)])
+        move_to_layouts(
+            [*arrays, *partial],
+            [*layouts, *(t.layout.resolved for t in partial)],
+            overlapped=True,
+        )
     )
     return [next(moved) if g is not None else None for g in grads]
 

@@ -76,6 +76,7 @@ class CupyBackend:
 
     recycled_size = math.inf  # CuPy's pool recycles what bodies allocate
     most_joined = 8.0  # of more, CuPy sends a table of addresses, which a graph cannot hold
+    overlaps = True
 
     def __init__(self, cupy: Any, scopes: Sequence[Scope] = ()) -> None:
         self.xp = cupy
@@ -226,25 +227,33 @@ class CupyBackend:
             compute.wait_event(stream.record(self._event()))
 
     @contextmanager
-    def overlapping(self, mesh: Mesh) -> Iterator[None]:
-        """Make the communication streams of the devices of `mesh` CuPy's current streams.
+    def overlapping(self, mesh: Mesh) -> Iterator[list[Any]]:
+        """Make the communication streams of the devices of `mesh` CuPy's current streams; provide a
+        list that gets the event of the end of their work, of each device.
 
         Their work begins when the computation that was enqueued before has ended, and runs beside
         computation that is enqueued later, until `join`. The caller holds references to the memory
         that they read until then: CuPy's pool returns freed memory to the stream that it came from,
         which may overwrite it at once.
         """
+        events: list[Any] = []
         with ExitStack() as entered:
             for device in _devices(mesh):
                 compute, stream = self.compute_stream(device), self.communication_stream(device)
                 self.follow(device, compute, stream)
                 entered.enter_context(self._scopes[device].computing_on(stream))
-            yield
+            try:
+                yield events
+            finally:
+                for device in _devices(mesh):
+                    with self._scopes[device]:
+                        events.append(self.communication_stream(device).record(self._event()))
 
-    def join(self, mesh: Mesh) -> None:
-        """Let later computation of the devices of `mesh` wait for their communication streams."""
-        for device in _devices(mesh):
-            self.follow(device, self.communication_stream(device), self.compute_stream(device))
+    def join(self, mesh: Mesh, events: Sequence[Any]) -> None:
+        """Let later computation of each device of `mesh` wait for its event."""
+        for device, event in zip(_devices(mesh), events, strict=True):
+            with self._scopes[device]:
+                self.compute_stream(device).wait_event(event)
 
     def follow(self, device: int, before: Any, stream: Any) -> None:
         """Let later work of `stream` wait for the work that is on the stream `before` now. Both are

@@ -53,6 +53,7 @@ class Backend(Protocol):
     flags: the errors that kernels note; a backend with a runner has flags.
     recycled_size: the bytes from which on a body gets memory of `empty` to write into.
     most_joined: the number of arrays that one `concatenate` may join in a captured graph.
+    overlaps: whether communication may run beside computation.
 
     An attribute that is slow to create may be a cached property.
     """
@@ -62,6 +63,7 @@ class Backend(Protocol):
     flags: ErrorFlags | None
     recycled_size: float
     most_joined: float
+    overlaps: bool
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> Array:
         """Return an uninitialised array on the current device.
@@ -103,13 +105,13 @@ class Backend(Protocol):
     def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that calls `function` in the context `on(mesh, block)`."""
 
-    def overlapping(self, mesh: Mesh) -> AbstractContextManager[object]:
+    def overlapping(self, mesh: Mesh) -> AbstractContextManager[list[Any]]:
         """Return a context for communication that may run beside later computation, until `join`.
 
-        The work of this context is packing, collectives and unpacking on the devices of `mesh`.
-        Until `join` the caller holds references to the memory that it reads, and does not use its
-        results."""
+        The work of this context is packing, collectives and unpacking on the devices of `mesh`. It
+        provides a list, to which it adds at its end the events of the end of its work. Until `join`
+        the caller holds references to the memory that it reads, and does not use its results."""
 
-    def join(self, mesh: Mesh) -> None:
-        """Let later computation of the devices of `mesh` wait for the work of `overlapping`; the
-        host does not wait."""
+    def join(self, mesh: Mesh, events: Sequence[Any]) -> None:
+        """Let later computation of the devices of `mesh` wait for these events of `overlapping`;
+        the host does not wait."""

@@ -19,7 +19,8 @@ plans announce.
 hold partial reductions are resolved in one collective per (mesh axes, reduction, dtype), and so
 are the gradients of a step with its loss and metrics. A resolved value is stored with the array, so
 a second use sends nothing. How an all-reduce is carried out the mesh says (`all_reduce`). On GPUs
-packing, NCCL and unpacking run on the communication stream.
+packing, NCCL and unpacking run on the communication stream. Computation waits for them at once, or,
+if they are a `launch`, when somebody reads a result.
 
 **Processes on hosts.** All meet at process 0 (`rendezvous`), whose `coordinator` keeps a socket to
 each, also where data goes through MPI or NCCL: one that closes without a goodbye is that of a

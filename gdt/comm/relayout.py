@@ -15,7 +15,6 @@ from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
 from gdt.observe import OBSERVERS, Collective, is_recorded, ran
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.mesh import Mesh
 from gdt.sharding.reduction import IDEMPOTENT, identity
 from gdt.sharding.routes import Transition, recut_of
 
@@ -23,7 +22,8 @@ Block = Any
 Blocks = Sequence[Block]
 
 BUNDLED = ("all_reduce", "reduce_scatter", "gather")
-JOIN = "join"  # the name of what waits for overlapped routes in a recorded program
+# In recorded programs the names of what moves arrays, and of what waits for a launch that does.
+RELAYOUT, JOIN = "relayout", "join"
 
 
 # ---------------------------------------------------------------- one step
@@ -191,53 +191,27 @@ def transitions_inside(transitions: Sequence[Transition]) -> list[Transition]:
 
 
 def run_routes(
-    routes: Sequence[tuple[Transition, ...]],
-    operands: Sequence[Blocks],
-    *,
-    overlapped: bool = False,
+    routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]
 ) -> list[Blocks]:
     """Run one route per operand; reductions, and gathers, that can travel together are one
-    collective.
-
-    They are bundled by (mesh, kind, axes, reduction, dtype). overlapped: devices may compute
-    meanwhile; what is made must not be used before `join`.
-    """
-    run = _run_overlapped if overlapped else carry_out
-    results = run(routes, operands)
+    collective: they are bundled by (mesh, kind, axes, reduction, dtype)."""
+    results = carry_out(routes, operands)
     if is_recorded():
-        moving = [
-            i
-            for i, (now, was) in enumerate(zip(results, operands, strict=True))
-            if any(a is not b for a, b in zip(now, was, strict=True))
-        ]
+        moving = _moving(operands, results)
         moving_routes = [routes[i] for i in moving]
         ran(
-            "relayout",
-            lambda *blocks: run(moving_routes, blocks),
+            RELAYOUT,
+            lambda *blocks: carry_out(moving_routes, blocks),
             [operands[i] for i in moving],
             [results[i] for i in moving],
         )
     return results
 
 
-def join(mesh: Mesh, operands: Sequence[Blocks], results: Sequence[Blocks]) -> None:
-    """Let devices wait for overlapped routes from `operands` to `results`."""
-    backend, count = backend_of(mesh), len(operands)
-
-    def joined(*blocks: Blocks) -> Sequence[Blocks]:
-        # It has the operands too, so that a program keeps them until they have been read.
-        backend.join(mesh)
-        return blocks[count:]
-
-    ran(JOIN, joined, [*operands, *results], joined(*operands, *results))
-
-
-def _run_overlapped(
-    routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]
-) -> list[Blocks]:
-    mesh = next(transitions[0].have.mesh for transitions in routes if transitions)
-    with backend_of(mesh).overlapping(mesh):
-        return carry_out(routes, operands)
+def _moving(operands: Sequence[Blocks], results: Sequence[Blocks]) -> list[int]:
+    """Return the numbers of the operands of which some block is another in the results."""
+    pairs = enumerate(zip(results, operands, strict=True))
+    return [i for i, (now, was) in pairs if any(a is not b for a, b in zip(now, was, strict=True))]
 
 
 def carry_out(routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]) -> list[Blocks]:

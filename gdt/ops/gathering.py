@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
-from gdt.array.moving import move_to_layouts
+from gdt.array.moving import move_to_layouts, send_to_layouts
 from gdt.array.released import Recomputation
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
@@ -45,15 +45,24 @@ def postponing() -> Iterator[list[Recomputation]]:
 def _gather(
     *arrays: DistributedArray, layouts: Layouts, gradient_layouts: Layouts
 ) -> tuple[DistributedArray, ...]:
-    resharded = move_to_layouts(arrays, layouts)
-    # One that has its layout already is another array too, with a cotangent of its own.
-    return tuple([x._alias() for x in resharded])
+    return _others(move_to_layouts(arrays, layouts, overlapped=True), arrays)
 
 
 @custom_vjp
 def _scatter(*gradients: DistributedArray, layouts: Layouts) -> tuple[DistributedArray, ...]:
-    resharded = move_to_layouts(gradients, layouts)
-    return tuple([g._alias() for g in resharded])
+    return _others(send_to_layouts(gradients, layouts), gradients)
+
+
+def _others(
+    resharded: Sequence[DistributedArray], arrays: Sequence[DistributedArray]
+) -> tuple[DistributedArray, ...]:
+    """Return the arrays, and an alias in the place of one that is there already: one that has its
+    layout is another array too, with a cotangent of its own."""
+    known, others = {id(x) for a in arrays for x in (a, a._resolved)}, list[DistributedArray]()
+    for x in resharded:
+        others.append(x._alias() if id(x) in known else x)
+        known.add(id(x))
+    return tuple(others)
 
 
 def _scattered(

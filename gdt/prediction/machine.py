@@ -89,6 +89,8 @@ class Machine:
         bandwidths of memory and links which is reached.
     launch: the seconds that a call takes however little it computes.
     half: the length of the shortest dim of a product at which half of the rate is reached.
+    overlaps: whether devices communicate beside computation, as GPUs do, and virtual devices do
+        not.
 
     Raises ArgumentError for shares above 1, and for figures that no machine has, such as GB/s in
     the place of bytes a second.
@@ -110,6 +112,7 @@ class Machine:
     launch: float = 5e-6
     half: float = 128.0
     name: str = ""
+    overlaps: bool = True
 
     def __post_init__(self) -> None:
         if not self.flops:

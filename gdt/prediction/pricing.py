@@ -11,7 +11,7 @@ from typing import Any
 from gdt.arguments import checked
 from gdt.backend.abstract import Work
 from gdt.prediction.machine import Machine
-from gdt.prediction.trace import Held, Join, Sent, Trace, TracedOp, Tracer, trace
+from gdt.prediction.trace import Held, Join, Packing, Sent, Trace, TracedOp, Tracer, trace
 from gdt.sharding.mesh import Mesh
 
 __all__ = ["Prediction", "predict"]
@@ -137,28 +137,30 @@ def priced(found: Trace, machine: Machine) -> Prediction:
     ops: list[PredictedOp] = []
     sent: defaultdict[tuple[str, ...], float] = defaultdict(float)
     clock, wire = 0.0, 0.0  # when computation, and communication, are free
-    waited, hidden = 0.0, 0.0
+    ends: dict[object, float] = {}  # of communication beside computation, by its overlap
+    waited = 0.0
     collectives, useful = 0, 0
     for op in found.ops:
         row = _price_of_op(op, found.mesh, machine)
         ops.append(row)
         for event in op.events:
             if isinstance(event, Join):
-                waited, clock = waited + max(0.0, wire - clock), max(clock, wire)
-            elif isinstance(event, Sent):
-                collective, collectives = event.collective, collectives + 1
-                sent[collective.axes] += collective.bytes / found.mesh.size
-                seconds = _seconds_of(event, found.mesh, machine)
-                wire = max(wire, clock) + seconds
-                if event.is_overlapped:
-                    hidden += seconds
+                end = ends.get(event.overlap, 0.0)
+                waited, clock = waited + max(0.0, end - clock), max(clock, end)
+            elif isinstance(event, Sent | Packing):
+                if isinstance(event, Sent):
+                    collective, collectives = event.collective, collectives + 1
+                    sent[collective.axes] += collective.bytes / found.mesh.size
+                wire = max(wire, clock) + _seconds_of(event, found.mesh, machine)
+                if event.overlap is not None and machine.overlaps:
+                    ends[event.overlap] = wire
                 else:
                     waited, clock = waited + wire - clock, wire
         clock += row.seconds
         useful += 0 if op.is_recomputed else _product_flops(op)
     total = max(clock, wire)
     waited += total - clock
-    hidden = max(0.0, sum(op.communication for op in ops) - waited) if hidden else 0.0
+    hidden = max(0.0, sum(op.communication for op in ops) - waited) if ends else 0.0
     return Prediction(
         found.mesh, machine, total, sum(op.products for op in ops), sum(op.memory for op in ops),
         sum(op.launches for op in ops), waited, hidden, sum(op.flops for op in ops),
@@ -194,16 +196,19 @@ def _price_of_op(op: TracedOp, mesh: Mesh, machine: Machine) -> PredictedOp:
     )
     moved = sum(w.nbytes for w in work if not w.product)
     moved = min(moved, op.nbytes) if op.nbytes else moved
-    sent = [event for event in op.events if isinstance(event, Sent)]
+    has_work = any(isinstance(event, Work | Packing) for event in op.events)
+    moves = [event for event in op.events if isinstance(event, Sent | Packing)]
     return PredictedOp(
-        op.name, products, moved / machine.memory_rate, machine.launch * (len(work) > 0),
-        sum(_seconds_of(event, mesh, machine) for event in sent), sum(w.flops for w in work),
-        sum(event.collective.bytes / mesh.size for event in sent), op.held,
+        op.name, products, moved / machine.memory_rate, machine.launch * has_work,
+        sum(_seconds_of(event, mesh, machine) for event in moves), sum(w.flops for w in work),
+        sum(e.collective.bytes / mesh.size for e in moves if isinstance(e, Sent)), op.held,
     )  # fmt: skip
 
 
-def _seconds_of(sent: Sent, mesh: Mesh, machine: Machine) -> float:
-    kind, axes, nbytes, *_ = sent.collective
+def _seconds_of(moved: Sent | Packing, mesh: Mesh, machine: Machine) -> float:
+    if isinstance(moved, Packing):
+        return moved.nbytes / machine.memory_rate
+    kind, axes, nbytes, *_ = moved.collective
     return machine.collective_seconds(kind, mesh, axes, nbytes / mesh.size)
 
 

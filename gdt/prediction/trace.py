@@ -19,14 +19,26 @@ from gdt.state.trees import leaves
 
 
 class Sent(NamedTuple):
-    """A collective, and whether computation may run beside it."""
+    """A collective; overlap: that of those that run together beside computation, or None."""
 
     collective: Collective
-    is_overlapped: bool
+    overlap: object
+
+
+class Packing(NamedTuple):
+    """Bytes that are read and written for the collectives of an overlap, beside computation."""
+
+    nbytes: int
+    overlap: object
 
 
 class Join(NamedTuple):
-    """The place where computation waits for all collectives that run beside it."""
+    """The place where computation waits for the collectives of an overlap."""
+
+    overlap: object
+
+
+Event = Work | Sent | Packing | Join
 
 
 @dataclass
@@ -38,7 +50,7 @@ class TracedOp:
     """
 
     name: str
-    events: list[Work | Sent | Join]
+    events: list[Event]
     nbytes: int
     held: int
     is_recomputed: bool = False
@@ -73,7 +85,7 @@ class Tracer(Observer):
     def __init__(self) -> None:
         self.ops: list[TracedOp] = []
         self.mesh: Mesh | None = None
-        self._events: list[Work | Sent | Join] = []
+        self._events: list[Event] = []
         self._gradients = 0  # how many are being computed
         self._numbers: dict[int, int] = {}  # of allocations, by the identity of the array
         self._lines: list[tuple[str, int]] = []  # of allocations: line and bytes
@@ -87,7 +99,8 @@ class Tracer(Observer):
 
     def worked(self, work: Work) -> None:
         """Note what a function of the namespace does."""
-        self._events.append(work)
+        overlap = DEVICE.overlap
+        self._events.append(work if overlap is None else Packing(work.nbytes, overlap))
 
     def allocated(self, array: AbstractArray) -> None:
         """Note memory that begins to be held."""
@@ -104,14 +117,14 @@ class Tracer(Observer):
         if number is not None:
             self._log.append(~number)
 
-    def joined(self) -> None:
-        """Note that computation waits for what was sent."""
-        self._events.append(Join())
+    def joined(self, overlap: object) -> None:
+        """Note that computation waits for what was sent in `overlap`."""
+        self._events.append(Join(overlap))
 
     # ---- the ops
 
     def on_collective(self, collective: Collective) -> None:
-        self._events.append(Sent(collective, DEVICE.overlapped))
+        self._events.append(Sent(collective, DEVICE.overlap))
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         outs = [x for x in leaves(out) if isinstance(x, DistributedArray)]

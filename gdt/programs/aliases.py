@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
+from gdt.comm.relayout import JOIN, RELAYOUT
 from gdt.programs.instruction import Instruction
 
 
@@ -30,7 +31,8 @@ def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[
             join(first.setdefault(id(owner), register), register)
     for k in instructions:
         each = k.views == k.inputs and len(k.inputs) == len(k.outputs)  # to its own output
-        pairs = zip(k.inputs, k.outputs, strict=True) if each else product(k.views, k.outputs)
+        each = each or k.name in (RELAYOUT, JOIN)  # a launch has one more output than inputs
+        pairs = zip(k.inputs, k.outputs, strict=False) if each else product(k.views, k.outputs)
         for one, other in pairs:
             if _is_array(values[one]):
                 join(one, other)

@@ -54,4 +54,4 @@ def value_of_blocks(blocks: Sequence[Block]) -> Value:
 
 def array_of(array_type: ArrayType, value: Value) -> DistributedArray:
     """The array of `array_type` with the blocks that a register holds."""
-    return DistributedArray(array_type, value if type(value) is tuple else (value,))
+    return DistributedArray(array_type, value if isinstance(value, tuple) else (value,))

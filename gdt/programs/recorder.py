@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.array.sent import SentBlocks
 from gdt.backend import NUMPY
 from gdt.comm.notes import note_count
 from gdt.comm.relayout import JOIN
@@ -57,6 +58,28 @@ class Recorder(Observer):
     def find(self, array: DistributedArray) -> int:
         """The register of an array."""
         return self._read(array)
+
+    def find_sent(self, arrays: Sequence[DistributedArray]) -> tuple[list[int], list[int]]:
+        """The registers of arrays, then of the launches that make those of them for which nobody
+        has waited yet; and for each array the place of its launch among all of these, or -1.
+
+        The recorder is told no more of the launches.
+        """
+        launches: list[Any] = []
+        registers, places = [], []
+        for array in arrays:
+            blocks: Any = array.blocks
+            launch = blocks.launch if type(blocks) is SentBlocks else None
+            if launch is None:
+                registers.append(self.find(array))
+                places.append(-1)
+                continue
+            registers.append(self._read(blocks.made))
+            if launch not in launches:
+                launch.recorders = ()
+                launches.append(launch)
+            places.append(len(arrays) + launches.index(launch))
+        return registers + [self._read([launch]) for launch in launches], places
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)

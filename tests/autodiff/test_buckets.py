@@ -269,10 +269,10 @@ def test_streams_use_memory_in_order(
 def test_a_use_that_nothing_orders_is_found(wrong: str, fault: str | None, gpus: Mesh) -> None:
     cupy, backend, faults = engine.CUPY, backend_of(gpus), engine.CUPY.order.faults
     x = cupy.asarray(np.ones(3))
-    with backend.overlapping(gpus):
+    with backend.overlapping(gpus) as events:
         y = x * 2.0
     if wrong == "waits":
-        backend.join(gpus)
+        backend.join(gpus, events)
     if wrong in ("uses the result", "waits"):
         y + 1.0
     if wrong == "overwrites the operand":
@@ -281,7 +281,7 @@ def test_a_use_that_nothing_orders_is_found(wrong: str, fault: str | None, gpus:
         del x
         cupy.asarray(np.ones(3))
     assert faults[:1] == ([fault] if fault else [])
-    backend.join(gpus)
+    backend.join(gpus, events)
     faults.clear()
 
 

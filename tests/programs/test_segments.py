@@ -216,7 +216,7 @@ def test_gradients_in_buckets_are_sent_beside_the_graphs(
     batches = [gdt.asarray(rng.standard_normal((8, 8)), layout=rows) for _ in range(7)]
     weights, step = training(gdt.function)
     found = [step(x).numpy() for x in batches]
-    is_early = ["JOIN"] in segments_of(step)
+    is_early = segments_of(step).count(["JOIN"]) > 1  # one is of the rest, and of the loss
     assert is_early == (size < 1 << 20)
     with monkeypatch.context() as patch:
         patch.setattr(replay, "step_graph", lambda *_: None)

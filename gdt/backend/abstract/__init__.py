@@ -8,7 +8,7 @@ runs on any number of devices in seconds, on a laptop. Bodies of ops run as they
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -32,6 +32,7 @@ class AbstractBackend:
     flags: Any = None
     recycled_size = math.inf
     most_joined = math.inf
+    overlaps = True
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: Order = None) -> AbstractArray:
         """Return an array; see `Backend.empty`."""
@@ -75,15 +76,16 @@ class AbstractBackend:
         return function
 
     @contextmanager
-    def overlapping(self, mesh: Any) -> Iterator[None]:
+    def overlapping(self, mesh: Any) -> Iterator[list[Any]]:
         """Tell the listener that what is sent in this context may run beside computation."""
-        DEVICE.overlapped = True
+        DEVICE.overlap = object()
+        events = [DEVICE.overlap]
         try:
-            yield
+            yield events
         finally:
-            DEVICE.overlapped = False
+            DEVICE.overlap = None
 
-    def join(self, mesh: Any) -> None:
+    def join(self, mesh: Any, events: Sequence[Any]) -> None:
         """Tell the listener that computation waits for what was sent."""
         if DEVICE.listener is not None:
-            DEVICE.listener.joined()
+            DEVICE.listener.joined(*events)

@@ -49,8 +49,8 @@ class Listener(Protocol):
     def freed(self, array: AbstractArray) -> None:
         """Nobody refers to the memory of `array` any more."""
 
-    def joined(self) -> None:
-        """Computation waits for what was sent beside it."""
+    def joined(self, overlap: object) -> None:
+        """Computation waits for what was sent beside it in `overlap`."""
 
 
 class AbstractDevice:
@@ -61,7 +61,7 @@ class AbstractDevice:
 
     def __init__(self) -> None:
         self.now = self.peak = 0
-        self.overlapped = False  # whether what is sent now may run beside computation
+        self.overlap: object = None  # that of what is sent now, if it may run beside computation
         self.listener: Listener | None = None
 
     def allocate(self, array: AbstractArray) -> None:
