@@ -13,6 +13,7 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
+from gdt.array.gathers import Gather, noted_gathers
 from gdt.autodiff.reverse_mode import cotangents_of
 from gdt.autodiff.tape import GradientTape
 from gdt.comm.agreement import crc32_of
@@ -71,7 +72,8 @@ class Checkpointed(Stateful):
         if not tapes:
             return self.function(*args, **kwargs)
         watch = _Watch(self.__name__)
-        with observing_only(*[o for o in OBSERVERS.get() if o.wants_parts], watch):
+        observers = [o for o in OBSERVERS.get() if o.wants_parts]
+        with observing_only(*observers, watch), noted_gathers() as gathers:
             out = self.function(*args, **kwargs)
         watch.on_return(_arrays(out))
         self._refuse_writes(watch, _arrays((args, kwargs)))
@@ -82,7 +84,7 @@ class Checkpointed(Stateful):
         # The second run reads the values of partial sums, whose parts can then be freed.
         read = tuple(map(_value, _without_resolved(_alive(watch.read))))
         args, kwargs = mapped(_value, (args, kwargs))
-        segment = _Segment(self, args, kwargs, watch, len(read))
+        segment = _Segment(self, args, kwargs, watch, len(read), gathers)
         for tape in tapes:
             tape.on_op(segment, read, {}, tuple(outs))
         return returned
@@ -145,11 +147,18 @@ class _Segment:
     __hash__ = None  # type: ignore[assignment]  # no recorded backward pass: it runs Python
 
     def __init__(
-        self, call: Checkpointed, args: Any, kwargs: Any, watch: _Watch, count: int
+        self,
+        call: Checkpointed,
+        args: Any,
+        kwargs: Any,
+        watch: _Watch,
+        count: int,
+        gathers: list[Gather],
     ) -> None:
         self._call, self._args, self._kwargs = call, args, kwargs
         self._draws, self._numbers, self._line = watch.draws, watch.numbers, line_of_user()
         self.reads = (frozenset(range(count)),)  # all operands, and no output
+        self.gathers = gathers  # that it makes, and will make again
         self._slots = GATHERED_SLOTS.get()  # of modules around it, which do not run again
 
     def joint_vjp(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from gdt.arguments import MISFITS
 from gdt.array.array import DistributedArray
+from gdt.array.gathers import coming
 from gdt.array.moving import move_to_layouts
 from gdt.array.released import Recomputation
 from gdt.autodiff.alignment import Reads, aligned, for_readers
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
+from gdt.comm.launch import can_overlap
 from gdt.comm.notes import noted_dataflow
 from gdt.engine.op import Op
 from gdt.errors import GdtError, GradientError, error
@@ -116,7 +119,11 @@ def _backward(
             grads.pop(id(source._resolved), None)
 
     buckets = Buckets(calls, sources, layouts, replace)
-    with Releases(calls, unreleased) as releases:
+    has_overlap = bool(sources) and can_overlap(sources[0].mesh)
+    with (
+        Releases(calls, unreleased) as releases,
+        coming(releases.gathers(dependent)) if has_overlap else nullcontext(),
+    ):
         for number in reversed(range(len(calls))):
             call = calls.pop()  # so that nobody holds its activations once it has been left
             op, args, _, out = call

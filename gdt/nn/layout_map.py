@@ -280,9 +280,11 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             for name in modules if key.endswith(OUTPUT) else ():
                 if re.fullmatch(key.removesuffix(OUTPUT), name):
                     placements[name].output = placements[name].output or layout
+        has_units = any(p.arrays for p in placements.values())
         for name, module in modules.items():
             p = placements[name]
             is_needed = p.arrays or p.output or p.state_layouts or p.is_awaited
+            is_needed = is_needed or (p is whole and has_units)  # it knows their order
             module._placement = p if is_needed else None
             if module._home is None or module._home.mesh is not self.mesh:
                 module._home = Home(self.mesh)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.array.gathers import COMING, Gather, coming
+from gdt.comm.launch import can_overlap
 from gdt.errors import LayoutError, error
 from gdt.nn.sharded import ArrayLayouts, Sharded, closed
 from gdt.ops.gathering import GatheredSlot, constrained, gathered, in_their_slots
@@ -44,7 +49,7 @@ class UsedArray(NamedTuple):
     gradient: Layout
 
 
-@dataclass
+@dataclass(eq=False)
 class Placement:
     """The places of a module's arrays and results on its mesh, beside its own attributes.
 
@@ -62,16 +67,57 @@ class Placement:
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`, a call of the module, with its arrays gathered."""
-        if self.arrays:
-            with self._gathered():
+        with self._ahead():
+            if self.arrays:
+                with self._gathered():
+                    out = function(*args, **kwargs)
+            else:
                 out = function(*args, **kwargs)
-        else:
-            out = function(*args, **kwargs)
         return out if self.output is None else mapped(self._constrained, out)
+
+    def _ahead(self) -> AbstractContextManager[None]:
+        """Return a context around a call in which the gathers that are to come run ahead, in the
+        order that the first call has had: any other order is right, and gathers arrays in vain."""
+        if _CALLED.get() is not None or COMING.get() is not None:  # in a call within a call
+            return nullcontext()
+        if (order := _ORDERS.get(self)) is None:
+            return self._noting_order()
+        units = [unit for reference in order if (unit := reference()) is not None]
+        if not (units and can_overlap(units[0].arrays[0].used.mesh)):
+            return nullcontext()
+        return coming(_gather_of(w) for unit in units if (w := unit._waiting()))
+
+    @contextmanager
+    def _noting_order(self) -> Iterator[None]:
+        """Note which units gather arrays in this `with` block."""
+        units: list[Placement] = []
+        token = _CALLED.set(units)
+        try:
+            yield
+        finally:
+            _CALLED.reset(token)
+        if units:
+            _ORDERS[self] = [weakref.ref(unit) for unit in units]
 
     @contextmanager
     def _gathered(self) -> Iterator[None]:
         """Put gathered arrays in the places of those that are kept, for this `with` block."""
+        waiting = self._waiting()
+        if not waiting:  # in a call within a call
+            yield
+            return
+        if (units := _CALLED.get()) is not None:
+            units.append(self)
+        arrays, layouts = _gather_of(waiting)
+        gradient_layouts = [array.gradient for array, _, _ in waiting]
+        with gathered(arrays, layouts, gradient_layouts) as used:
+            pairs = zip(waiting, used, strict=True)
+            slots = [GatheredSlot(owner, array.key, x) for (array, owner, _), x in pairs]
+            with in_their_slots(slots):
+                yield
+
+    def _waiting(self) -> list[tuple[UsedArray, Any, DistributedArray]]:
+        """Return the arrays that a call has to gather, with their owners and as they are kept."""
         waiting: list[tuple[UsedArray, Any, DistributedArray]] = []
         for array in self.arrays:
             owner = owner_of(array.holder)
@@ -79,16 +125,7 @@ class Placement:
             if isinstance(kept, DistributedArray) and kept.layout is not array.used:
                 check_applied(array.name, kept, array.used)
                 waiting.append((array, owner, kept))
-        if not waiting:  # in a call within a call
-            yield
-            return
-        layouts = [array.used for array, _, _ in waiting]
-        gradient_layouts = [array.gradient for array, _, _ in waiting]
-        with gathered([kept for _, _, kept in waiting], layouts, gradient_layouts) as used:
-            pairs = zip(waiting, used, strict=True)
-            slots = [GatheredSlot(owner, array.key, x) for (array, owner, _), x in pairs]
-            with in_their_slots(slots):
-                yield
+        return waiting
 
     def _constrained(self, leaf: Any) -> Any:
         """Return an array that the module returns in the layout that the map gives its output."""
@@ -108,6 +145,17 @@ class Placement:
             operands={"output": leaf.type, "layout": output},
             remedy="It has an entry for every axis, and is on the same mesh.",
         )
+
+
+# The units that have gathered arrays in the call that is running, and in the first call of each.
+_CALLED: ContextVar[list[Placement] | None] = ContextVar("gdt.called_units", default=None)
+_ORDERS: WeakKeyDictionary[Placement, list[weakref.ref[Placement]]] = WeakKeyDictionary()
+
+
+def _gather_of(waiting: Sequence[tuple[UsedArray, Any, DistributedArray]]) -> Gather:
+    """Return the gather of arrays that a call has to gather."""
+    kept, layouts = [x for _, _, x in waiting], [array.used for array, _, _ in waiting]
+    return Gather(tuple(kept), tuple(layouts))
 
 
 def _matched(specs: Sequence[Any], layout: Layout) -> Layout:

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from gdt.array import gathers
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts, send_to_layouts
-from gdt.array.released import Recomputation
+from gdt.array.released import Recomputation, ReleasedBlocks
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
 from gdt.observe import OBSERVERS, Observer, observing
@@ -45,7 +46,7 @@ def postponing() -> Iterator[list[Recomputation]]:
 def _gather(
     *arrays: DistributedArray, layouts: Layouts, gradient_layouts: Layouts
 ) -> tuple[DistributedArray, ...]:
-    return _others(move_to_layouts(arrays, layouts, overlapped=True), arrays)
+    return _others(gathers.made(gathers.Gather(arrays, layouts)), arrays)
 
 
 @custom_vjp
@@ -79,6 +80,17 @@ def _scattered(
     cotangents = _scatter(*[g for _, g in pairs], layouts=tuple(targets))
     by_position = {i: g for (i, _), g in zip(pairs, cotangents, strict=True)}
     return [by_position.get(i) for i in range(len(arrays))]
+
+
+def gather_of(recomputation: Recomputation) -> gathers.Gather | None:
+    """Return the gather that computes an array again, or an operand of what does; None if there is
+    none."""
+    if recomputation.op is _gather:
+        return gathers.Gather(recomputation.args, recomputation.static["layouts"])
+    for x in recomputation.args:
+        if type(x) is DistributedArray and type(x.blocks) is ReleasedBlocks:
+            return gather_of(x.blocks.recomputation)
+    return None
 
 
 _gather.vjp(joint=_scattered)

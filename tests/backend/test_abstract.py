@@ -145,7 +145,8 @@ def test_a_training_step_has_the_collectives_of_real_devices(scheme: parallel_gp
         step()
         with gdt.count_collectives() as counter:
             step()
-        return counter.collectives
+        # Gathers of FSDP run ahead, where devices communicate beside computation.
+        return sorted(counter.collectives, key=repr) if "FSDP" in scheme.name else [*counter]
 
     assert collectives("abstract") == collectives("CPU")
 

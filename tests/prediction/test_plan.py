@@ -147,7 +147,7 @@ FAST = 1e11  # bytes a second
 CASES = {
     "data parallel": (machine(FAST, FAST), 2048, 1 << 15, {"data": 8}, "data", "", ""),
     "FSDP": (
-        machine(FAST, 1e8, 0.7e9, "data", "model"), 2048, 1 << 14, {"data": 8}, "data", "", "all",
+        machine(FAST, 1e8, 0.8e9, "data", "model"), 2048, 1 << 14, {"data": 8}, "data", "", "all",
     ),
     "FSDP inside of hosts": (
         machine(FAST, 5e9), 2048, 1 << 15, {"replica": 2, "data": 4}, "replica data", "", "all",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,37 @@ def test_a_step_has_the_flops_and_bytes_of_theory() -> None:
     parts = found.products + found.memory + found.launches + found.exposed
     assert found.seconds == pytest.approx(parts)
     assert found.mfu == pytest.approx(products / FLOPS / found.seconds)
+
+
+class Layers(nn.Module):
+    """Dense layers, each a unit."""
+
+    def __init__(self) -> None:
+        self.layers = [nn.Dense(SIZE, SIZE, use_bias=False, key=n) for n in range(6)]
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_unit_is_gathered_while_the_one_before_computes() -> None:
+    """It takes its memory, and time only where devices do not communicate beside computation."""
+    mesh = gdt.create_mesh([("model", 64)], device_type="abstract")  # by the faster link
+    with gdt.default_mesh(mesh):
+        model = nn.layout_maps.transformer(mesh, model=None, data="model").apply(Layers())
+    x = gdt.ones((ROWS, SIZE), "float32", layout=gdt.Layout(["model", None], mesh))
+    unit, rows = SIZE * SIZE * 4, ROWS * SIZE * 4 // 64
+    forward = gdt.predict(lambda: model(x), machine=MACHINE)
+    held = forward.peak - forward.state
+    assert 2 * unit + rows <= held <= 2 * (unit + rows) + unit / 8  # and what is packed
+    step = lambda: gdt.grad(lambda model: gdt.mean(model(x) ** 2))(model)
+    found = gdt.predict(step, machine=MACHINE)
+    serial = gdt.predict(step, machine=replace(MACHINE, overlaps=False))
+    assert (serial.hidden, serial.collectives) == (0, found.collectives)
+    assert serial.exposed == pytest.approx(found.exposed + found.hidden)
+    assert serial.seconds - found.seconds == pytest.approx(found.hidden)
+    assert found.hidden > 3 * found.exposed
 
 
 def test_recomputation_costs_flops_and_no_utilisation() -> None:

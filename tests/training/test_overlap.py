@@ -1,0 +1,204 @@
+"""Communication beside computation in a step of FSDP: who waits for which collective, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from examples.parallel_gpt import fsdp
+from gdt import Layout, Mesh, nn
+from gdt.array import gathers, moving
+from gdt.backend.cupy import CupyBackend
+from gdt.comm.launch import Launch
+from gdt.comm.transport import transport_of
+from tests.strict import engine
+from tests.strict.timeline import Task, tasks_of
+
+UPDATE = "adam_step"
+WRAPS = {"plain": lambda block: block, "checkpointed": gdt.checkpointed}
+
+
+class Block(nn.Module):
+    """Two layers without products, which a simulated GPU captures in graphs, beside a residual."""
+
+    def __init__(self) -> None:
+        self.up, self.down = gdt.full(8, 0.5), gdt.full(8, 0.25)
+
+    def __call__(self, x: Any) -> Any:
+        return x + gdt.tanh(x * self.up) * self.down
+
+
+class Network(nn.Module):
+    """Three blocks, each a unit, and a head that the whole gathers."""
+
+    def __init__(self) -> None:
+        self.blocks, self.head = [Block() for _ in range(3)], gdt.full(8, 2.0)
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return x * self.head
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mesh]:
+    """Simulated GPUs, whose streams use memory in order."""
+    yield engine.mesh_with_nccl({"data": 2}, 2, monkeypatch)
+    assert not engine.CUPY.order.faults
+
+
+def training(mesh: Mesh, wrap: Callable[[Any], Any] = WRAPS["plain"]) -> tuple[Any, Any]:
+    """A network of which every device keeps a part, and its step."""
+    with gdt.default_mesh(mesh):
+        model = Network()
+    fsdp(mesh).apply(model)
+    model.blocks = [wrap(block) for block in model.blocks]
+    optimizer = gdt.optim.Adam(1e-2).init(model)
+    rng, rows = np.random.default_rng(0), Layout(["data", None], mesh)
+    x = gdt.asarray(rng.standard_normal((4, 8)), layout=rows)
+
+    def step() -> gdt.DistributedArray:
+        value, gradients = gdt.value_and_grad(lambda model: gdt.mean(model(x) ** 2))(model)
+        optimizer.update(model, gradients)
+        return value
+
+    return model, step
+
+
+def traced(mesh: Mesh, wrap: Callable[[Any], Any]) -> list[Task]:
+    """The tasks of the third step, op by op."""
+    _, step = training(mesh, wrap)
+    step(), step()
+    return tasks_of(step, mesh)
+
+
+def check_waits(tasks: list[Task]) -> None:
+    """Check that each task waits for what it reads alone; but for the launch of a reduce-scatter,
+    before which computation waits for the last one, of which it frees what was read."""
+    for task in tasks:
+        for launch in task.waits:
+            is_freed = task.name == launch.name == "reduce_scatter"
+            assert is_freed or task.reads & launch.writes, f"{task.name} waits for {launch.name}"
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_no_op_waits_for_a_collective_that_it_does_not_read(wrap: str, gpus: Mesh) -> None:
+    tasks = traced(gpus, WRAPS[wrap])
+    check_waits(tasks)
+    waiting = [(launch, task) for task in tasks for launch in task.waits]
+    for launch, task in waiting:
+        if launch.name == "reduce_scatter":
+            assert task.name in (UPDATE, "reduce_scatter")
+    launches = [task for task in tasks if task.communicates]
+    names = [launch.name for launch in launches]
+    assert names == (
+        ["all_gather"] * 7  # forwards the head and three blocks; backwards the head and two blocks
+        + ["reduce_scatter", "all_gather"] + ["reduce_scatter"] * 3 + ["all_reduce"]
+    )  # fmt: skip
+    # All but the loss, which nobody on the devices reads, is waited for once.
+    assert {launch for launch, _ in waiting} == {*launches[:-1]}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_the_next_gather_is_launched_before_a_unit_computes(wrap: str, gpus: Mesh) -> None:
+    tasks = traced(gpus, WRAPS[wrap])
+    gathered = [task for task in tasks if task.name == "all_gather"]
+    first_reads = [next(t for t in tasks if launch in t.waits) for launch in gathered]
+    ahead = [(gathered[k + 1], first_reads[k]) for k in range(len(gathered) - 1) if k != 3]
+    assert gathered[4].number > first_reads[3].number  # the backward pass begins
+    for launch, reader in ahead:
+        assert launch.number < reader.number and not reader.communicates
+        assert launch.after is None or launch.after.number < reader.number
+
+
+@pytest.mark.parametrize(("is_function", "wrap"), [(True, "checkpointed"), (False, "plain")])
+def test_values_and_collectives_are_those_without_overlap(
+    is_function: bool, wrap: str, gpus: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As written, recorded, replayed as a program, and as graphs."""
+    results, before = [], len(engine.CUPY.calls)
+    for overlaps in (True, False):
+        monkeypatch.setattr(CupyBackend, "overlaps", overlaps)
+        model, step = training(gpus, WRAPS[wrap])
+        step, losses, sent = gdt.function(step) if is_function else step, [], []
+        for _ in range(5 if is_function else 3):
+            count = len(transport_of(gpus).nccl.calls)
+            losses.append(step())
+            new = transport_of(gpus).nccl.calls[count:]
+            sent.append(sorted((c.name, c.rank, c.count) for c in new))
+            assert not engine.CUPY.order.faults
+        results.append(([x.numpy() for x in (*losses, *model.parameters().values())], sent))
+    captures = [what for _, what, _ in engine.CUPY.calls[before:] if what == "begin_capture"]
+    assert bool(captures) == is_function
+    (values, sent), (others, sent_without) = results
+    assert sent == sent_without
+    for a, b in zip(values, others, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_replayed_steps_wait_for_what_they_read(gpus: Mesh) -> None:
+    _, step = training(gpus)
+    step(), step()
+    check_waits([t for t in tasks_of(step, gpus, is_observed=False) if not t.communicates])
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+def waits_at_once(patch: pytest.MonkeyPatch) -> None:
+    of_launch = moving.launched
+
+    def launched(*args: Any) -> Any:
+        launch, results = of_launch(*args)
+        launch.join()
+        return launch, results
+
+    patch.setattr(moving, "launched", launched)
+
+
+def frees_early(patch: pytest.MonkeyPatch) -> None:
+    made = Launch.__init__
+
+    def init(self: Launch, mesh: Mesh, events: Any, operands: Any, results: Any) -> None:
+        made(self, mesh, events, [()] * len(operands), results)
+
+    patch.setattr(Launch, "__init__", init)
+
+
+def never_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CupyBackend, "join", lambda *_: None)
+
+
+def gathers_late(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(gathers.ComingGathers, "_fits", lambda *_: False)
+
+
+@pytest.mark.parametrize(
+    ("plant", "fault"),
+    [
+        (waits_at_once, "waits for"),
+        (gathers_late, "late"),
+        (never_waits, "read before it was written"),
+        (frees_early, "given back while it is used"),
+    ],
+)
+def test_planted_faults_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], fault: str, gpus: Mesh
+) -> None:
+    faults = engine.CUPY.order.faults
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        if plant is gathers_late:
+            with pytest.raises(AssertionError):
+                test_the_next_gather_is_launched_before_a_unit_computes("plain", gpus)
+        elif plant is waits_at_once:
+            with pytest.raises(AssertionError, match=fault):
+                check_waits(traced(gpus, WRAPS["plain"]))
+        else:
+            traced(gpus, WRAPS["plain"])
+    assert plant in (waits_at_once, gathers_late) or fault in faults
+    faults.clear()
