@@ -11,6 +11,7 @@ ORDER = [
     "cnn_in_tiles.py",
     "gpt_nine_schemes.py",
     "will_it_fit.py",
+    "fsdp_streams.py",
     "components_and_kmeans.py",
     "heat_equation.py",
 ]
