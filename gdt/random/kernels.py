@@ -145,6 +145,8 @@ def _draw_with_kernel(
 
 def _number(launcher: Launcher, value: Any) -> Block:
     """Return a key or a stream as an array of one element on the device."""
-    if isinstance(value, int):
-        return launcher.xp.full(1, value, np.uint64)
-    return launcher.xp.asarray(value, np.uint64).reshape(1)
+    if not isinstance(value, int):
+        return launcher.xp.asarray(value, np.uint64).reshape(1)
+    if value == 0:  # the stream of draws with a key of their own
+        return launcher.keep("zero", lambda: launcher.xp.zeros(1, np.uint64))
+    return launcher.xp.full(1, value, np.uint64)

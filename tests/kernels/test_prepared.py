@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.backend import backend_of
 from gdt.cuda import launches, tensor_map
 from gdt.cuda.runner import CudaRunner, KernelCall, address, check
 from gdt.cuda.sources import parameters
@@ -20,6 +21,7 @@ from gdt.cuda.tensor_map import TensorMap
 from gdt.engine.launcher import KernelBody, Launcher
 from gdt.engine.prepared import KernelRecording, Prepared, arguments
 
+from . import strict_kernels
 from .emulation import EmulatedBackend
 from .test_tensor_map import Driver
 
@@ -382,3 +384,17 @@ def test_a_measured_choice_of_the_body_is_kept(emulated: EmulatedBackend) -> Non
         with gdt.matmul_backend("autotune"):
             shapes = [body(array(1, 2, 3, 5)).shape for _ in range(3)]
     assert shapes == [(1, 1)] * 3
+
+
+def test_draws_with_keys_are_repeated_with_other_keys(emulated: EmulatedBackend) -> None:
+    strict_kernels.register()
+    meshes = [gdt.create_mesh([("x", 1)], devices=[device]) for device in ("graph:0", "cpu:0")]
+    runner: Any = backend_of(meshes[0]).runner
+    before = runner.prepared
+    for key in (1, 2, 3):
+        draws = [
+            gdt.random.uniform(37, key=key, layout=gdt.Layout.replicated(mesh, 1))
+            for mesh in meshes
+        ]
+        np.testing.assert_array_equal(*[x.numpy() for x in draws])
+    assert runner.prepared == before + 1
