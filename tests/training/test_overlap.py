@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,17 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """Three blocks, each a unit, and a head that the whole gathers."""
+    """Three blocks, each a unit, and a head that the whole gathers. between: called after each."""
 
     def __init__(self) -> None:
         self.blocks, self.head = [Block() for _ in range(3)], gdt.full(8, 2.0)
+        self.between: Callable[[], None] | None = None
 
     def __call__(self, x: Any) -> Any:
         for block in self.blocks:
             x = block(x)
+            if self.between is not None:
+                self.between()
         return x * self.head
 
 
@@ -99,6 +103,8 @@ def test_no_op_waits_for_a_collective_that_it_does_not_read(wrap: str, gpus: Mes
         ["all_gather"] * 7  # forwards the head and three blocks; backwards the head and two blocks
         + ["reduce_scatter", "all_gather"] + ["reduce_scatter"] * 3 + ["all_reduce"]
     )  # fmt: skip
+    scatters = [launch for launch in launches if launch.name == "reduce_scatter"]
+    assert all(before in after.waits for before, after in pairwise(scatters))
     # All but the loss, which nobody on the devices reads, is waited for once.
     assert {launch for launch, _ in waiting} == {*launches[:-1]}
 
@@ -144,6 +150,21 @@ def test_replayed_steps_wait_for_what_they_read(gpus: Mesh) -> None:
     _, step = training(gpus)
     step(), step()
     check_waits([t for t in tasks_of(step, gpus, is_observed=False) if not t.communicates])
+
+
+def test_a_weight_that_is_written_while_it_is_under_way_is_gathered_again(gpus: Mesh) -> None:
+    model, _ = training(gpus)
+    x = gdt.ones((4, 8), layout=Layout(["data", None], gpus))
+    before = [model(x).numpy() for _ in range(2)][-1]
+
+    def write() -> None:
+        for block in model.blocks[1:]:
+            block.up[0] = 7.0
+
+    model.between = write
+    written = model(x).numpy()
+    assert not np.allclose(written[:, 0], before[:, 0])
+    np.testing.assert_array_equal(written, model(x).numpy())
 
 
 # ---------------------------------------------------------------- planted faults
