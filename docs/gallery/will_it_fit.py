@@ -96,7 +96,7 @@ for what, nbytes in alive:
     label = f"{nbytes / 1e9:5.2f} GB  {what}"
     axes.bar(middle, nbytes / 1e9, begins[-1] / 40, bottom=bottom, label=label)
     bottom += nbytes / 1e9
-axes.set_xlabel("seconds of the step")
+axes.set_xlabel("seconds, of what is sent beside computation too")
 axes.set_ylabel("GB of a device")
 figure.legend(loc="outside lower center", title="at the peak", fontsize="small")
 plt.show()
