@@ -82,7 +82,7 @@ class Placement:
             return nullcontext()
         if (order := _ORDERS.get(self)) is None:
             return self._noting_order()
-        units = [unit for reference in order if (unit := reference()) is not None]
+        units = [unit for reference in order if (unit := reference()) is not None and unit.arrays]
         if not (units and can_overlap(units[0].arrays[0].used.mesh)):
             return nullcontext()
         return coming(_gather_of(w) for unit in units if (w := unit._waiting()))

@@ -135,7 +135,8 @@ def test_an_example_has_the_types_and_the_collectives_of_real_devices(name: str)
             step()  # makes the state of the optimizer
             with gdt.count_collectives() as counter:
                 results = step()
-        return [str(x.type) for x in leaves(results)], counter.collectives
+        # Abstract devices overlap as GPUs do, so FSDP's gathers come a unit earlier.
+        return [str(x.type) for x in leaves(results)], sorted(counter.collectives, key=str)
 
     abstract = seen("abstract")
     assert abstract[0] and abstract == seen("CPU")
