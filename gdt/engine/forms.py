@@ -19,7 +19,8 @@ from gdt.array.moving import move_to_layouts
 from gdt.engine.declaration import Declaration
 from gdt.engine.plan import Plan
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.strategy import considered
+from gdt.sharding.layout import Layout
+from gdt.sharding.strategy import choose, considered
 
 
 class Forms:
@@ -95,19 +96,40 @@ def exchanged_operands(
         positions = plan.forms[types]
         if positions:
             return [kept[i] if i in positions else a for i, a in enumerate(args)]
-    layouts = [
+    layouts = tuple(
         plan.target_layouts[i]
         if i in plan.exchanged and kept[i] is None and a._resolved is None
         else None
         for i, a in enumerate(args)
-    ]
+    )
     if not any(layouts):
+        return None
+    if layouts not in plan.settled:
+        plan.settled[layouts] = _is_settled(op, plan, layouts, static)
+    if not plan.settled[layouts]:
         return None
     moved = move_to_layouts(args, layouts, op=op.name)
     for array, layout, form in zip(args, layouts, moved, strict=True):
         if layout is not None:
             forms.put(array, form)
     return moved
+
+
+def _is_settled(
+    op: Declaration, plan: Plan, layouts: Sequence[Layout | None], static: dict[str, Any]
+) -> bool:
+    """Return whether a call that gets operands in these layouts comes to an end: for what has moved
+    other strategies may be considered, of which one moves it on, or back."""
+    moved = [w is not None for w in layouts]
+    for _ in layouts:
+        pairs = zip(plan.types, plan.moved, moved, strict=True)
+        types = tuple([m if is_moved else t for t, m, is_moved in pairs])
+        rule, sizes, _ = op.bound_rule(types, dict(static))
+        plan = Plan(types, choose(rule, types, sizes).target_layouts)
+        if not plan.exchanged:
+            return True
+        moved = [i in plan.exchanged for i in range(len(types))]
+    return False
 
 
 def _cheaper_forms(

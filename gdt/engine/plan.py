@@ -7,6 +7,7 @@ learns the dtypes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NewType
 
@@ -130,6 +131,7 @@ class Plan:
         "resolves",
         "routes",
         "sends",
+        "settled",
         "steps",
         "target_layouts",
         "types",
@@ -162,8 +164,9 @@ class Plan:
             if t is not None and w is not None and any(t.layout.reductions) and any(w.reductions)
         )
         self.resolved_when_reread: dict[tuple[int, ...], list[int]] = {}
-        # The operands that are sent so that no device gets more of them than it has; and, by the
-        # types of the forms that are kept of operands, which of them to take in their place.
+        # The operands that are sent so that no device gets more of them than it has; by the types
+        # of the forms that are kept of operands, which of them to take in their place; and, by the
+        # layouts of those that have moved, whether the call goes on with them as planned.
         self.exchanged: tuple[int, ...] = tuple(
             i
             for i, (t, m) in enumerate(zip(types, self.moved, strict=True))
@@ -172,9 +175,10 @@ class Plan:
             and any(step.nbytes for step in self.routes[i])
             and not any(m.layout.reductions)
             and m.layout is not t.layout.resolved
-            and m.local_nbytes <= t.local_nbytes
+            and math.prod(m.layout.shard_counts) >= math.prod(t.layout.shard_counts)
         )
         self.forms: dict[tuple[ArrayType | None, ...], list[int]] = {}
+        self.settled: dict[tuple[Layout | None, ...], bool] = {}
         # Whether a call sends something: the operands move, or some calls resolve one, or the
         # phase sends.
         self.sends = self.moves or bool(self.passes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import gdt
 from gdt.array.array import DistributedArray
 from gdt.engine import forms
 from gdt.errors import GdtError
+from gdt.ops.products.contraction import matrix_product_tn
 
 MESH = gdt.create_mesh([("a", 8)])
 ROWS, COLUMNS, WHOLE = (gdt.Layout(s, MESH) for s in (["a", None], [None, "a"], [None, None]))
@@ -205,3 +207,16 @@ def test_a_step_takes_no_forms_from_around_it(rng: np.random.Generator) -> None:
         results = {float(step(x, w)) for _ in range(4)}
     assert len(results) == 1
     assert step.programs
+
+
+@pytest.mark.parametrize("left", [("b", "c", "a"), ("c", "b", "a")])
+def test_what_has_moved_is_not_moved_back(left: tuple[str, ...], rng: np.random.Generator) -> None:
+    """Some of these pairs of layouts have a strategy for what has moved that would move it back."""
+    mesh = gdt.create_mesh({"a": 2, "b": 2, "c": 2}, device_type="CPU")
+    values = rng.normal(size=(2, 8, 16)), rng.normal(size=(2, 8, 20))
+    x = gdt.asarray(values[0], layout=gdt.Layout(left, mesh))
+    for right in sorted({*itertools.permutations(["a", "b", "c", None, None, None], 3)}, key=str):
+        w = gdt.asarray(values[1], layout=gdt.Layout(right, mesh))
+        with gdt.GradientTape():
+            out = matrix_product_tn(x, w)
+        np.testing.assert_allclose(out.numpy(), np.einsum("bki,bkj->ij", *values), rtol=1e-12)
