@@ -264,6 +264,8 @@ def _cotangents(
             c, operands = for_readers(g, op, args, static, i, reads)
             cotangent = _called(op, f"operand {i}", vjp, c, out, operands, static)
             cotangents.append((args[i], _checked_cotangent(op, i, args[i], cotangent)))
+            if c is not g and c.layout.split_axes < g.layout.split_axes:
+                g = c  # which is gathered once for all
     return cotangents
 
 
