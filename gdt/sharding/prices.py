@@ -67,7 +67,7 @@ def price_of(
     pairs = zip(strategy.target_layouts, types, strict=True)
     moves = [t.nbytes for w, t in pairs if w is not None and t and w is not t.layout]
     passed_operands = strategy.passed()
-    is_free = not (moves or passed_operands or _takes_by_vector(rule, types))
+    is_free = not (moves or passed_operands or taken_dims(rule, types))
     later = 0 if is_free else _reduction_nbytes(rule, types, sizes, strategy)
     if not reread.isdisjoint(passed_operands):
         later *= 2
@@ -103,12 +103,12 @@ def output_types(
     return [ArrayType.of(shape, dtype, layout) for shape, layout in pairs]
 
 
-def _takes_by_vector(rule: Rule, types: Sequence[ArrayType | None]) -> bool:
-    """Return whether an op takes elements along an axis by a vector of indices."""
+def taken_dims(rule: Rule, types: Sequence[ArrayType | None]) -> int:
+    """Return the rank of the indices by which an op takes elements along an axis; 0 of others."""
     if len(types) != 2 or rule.linear != (frozenset({0}),) or not rule.reduced(0):
-        return False
+        return 0
     indices = types[1]
-    return indices is not None and indices.ndim == 1 and indices.dtype.kind in "iu"
+    return 0 if indices is None or indices.dtype.kind not in "iu" else indices.ndim
 
 
 def _resolution_nbytes(array_type: ArrayType | None) -> int:

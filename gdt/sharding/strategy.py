@@ -10,17 +10,22 @@ What is later cannot be known, so eight rules stand for it.
   are gathered, and not activations summed, where weights are the smaller.
 - **Where nothing moves, a new partial sum is free.** It is often the last of its kind (the gradient
   of a weight), and those that are resolved together are one collective. (Of large matrices it is
-  scattered at once where it would fill the devices: `gdt.ops.products.panels`.) What a vector of
-  indices takes along a split axis is the exception, mostly that axis in another order: to exchange
-  it for another axis sends less than to scatter the sum.
+  scattered at once where it would fill the devices: `gdt.ops.products.panels`.) What indices take
+  along a split axis is the exception. A vector of them mostly puts the axis in another order, and
+  to exchange it for another axis sends less than to scatter the sum; tokens take rows of a table,
+  which is gathered where it is smaller than the sum.
 - **The second reader resolves.** The first op that reads a partial sum may pass it on. For the next
   one passing it on costs twice as much, an all-reduce, and resolving it half, since the value is
   remembered and serves all readers after it.
 - **What is not free is compared with exchanges.** Where operands suggest no strategy that is free,
   each mesh axis that the largest operand uses may split another factor, also one that no operand
-  splits, if no device has to hold more for it. Then new partial sums of products are not free
-  either. Partial sums are scattered so for products, and where all of two operands are partial;
-  what has a dim of length 1 broadcasts against arrays that lie as before, and stays whole.
+  splits, if no device has to hold more of that operand. Then new partial sums of products are not
+  free either. They are compared, too, where nothing moves: if no device has to hold more of any
+  operand, since weights that are split are to stay so, or for a product `x @ w` at least twice as
+  large as its operands, such as the scores of attention. (The gradient of a weight, `x.T @ g`,
+  waits for those of others.) Partial sums are scattered so for products, and where all of two
+  operands are partial; what has a dim of length 1 broadcasts against arrays that lie as before, and
+  stays whole.
 - **Statistics are reduced at once.** Where shards of a reduced factor are merged (`moments`,
   `logsumexp`), that costs two all-reduces of an array of the size of the output.
 - **A small operand decides nothing for a large one.** Cutting an operand that all devices have
@@ -48,7 +53,14 @@ from operator import itemgetter
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.prices import OpStrategy, Price, price_of, price_with_sums
+from gdt.sharding.prices import (
+    OpStrategy,
+    Price,
+    output_types,
+    price_of,
+    price_with_sums,
+    taken_dims,
+)
 from gdt.sharding.routes import route_bytes
 from gdt.sharding.rule import Dim, Rule
 
@@ -120,17 +132,23 @@ def _with_exchanges(
     are not free then."""
     owes = len(rule.linear) > 1
     owed = [(price_with_sums(rule, types, sizes, p, s) if owes else p, s) for p, s in priced]
-    best = min(priced, key=itemgetter(0))[1]
+    own, best = min(priced, key=itemgetter(0))
     least = next(price.nbytes for price, strategy in owed if strategy is best)
-    if not least:
+    is_kept = taken_dims(rule, types) > 1 and not all(price.moved for price, _ in priced)
+    if not least or is_kept:
         return priced
     known = [strategy.axes for _, strategy in priced]
     now = [None if t is None else t.layout for t in types]
-    most = max(_held(types, now), _held(types, best.target_layouts))
+    largest = max([t for t in types if t is not None], key=lambda t: t.nbytes)
+    inner = rule.ins[0][-1] if rule.ins[0] else ()
+    is_inner = owes and not {*inner}.isdisjoint(rule.reduced(0))
+    grows = is_inner and output_types(rule, types, sizes, best)[0].nbytes >= 2 * largest.nbytes
+    held = [t if t is largest else None for t in types] if own.nbytes or grows else types
+    most = max(_held(held, now), _held(held, best.target_layouts))
     exchanges: list[tuple[Price, OpStrategy]] = []
     for options in _exchanges(rule, types, sizes, best):
         for strategy in _strategies(rule, types, sizes, options):
-            if strategy.axes not in known and _held(types, strategy.target_layouts) <= most:
+            if strategy.axes not in known and _held(held, strategy.target_layouts) <= most:
                 order = len(owed) + len(exchanges)
                 price = price_of(rule, types, sizes, strategy, frozenset(), order)
                 if owes:
@@ -163,10 +181,12 @@ def _exchanges(
             yield [*chosen[:a], options, *chosen[a + 1 :]]
 
 
-def _held(types: Sequence[ArrayType | None], layouts: Sequence[Layout | None]) -> int:
-    """Return the bytes that a device holds of operands in these layouts."""
+def _held(types: Sequence[ArrayType | None], layouts: Sequence[Layout | None]) -> float:
+    """Return the bytes that a device holds of operands in these layouts, without padding."""
     pairs = zip(types, layouts, strict=True)
-    return sum(t.with_layout(w).local_nbytes for t, w in pairs if t is not None and w is not None)
+    return sum(
+        t.nbytes / math.prod(w.shard_counts) for t, w in pairs if t is not None and w is not None
+    )
 
 
 def legal_strategies(

@@ -271,11 +271,61 @@ def test_the_cotangent_of_a_product_is_made_where_values_lie_that_it_meets(block
         gradients = gdt.grad(loss)(parameters, gdt.asarray(x, layout=whole))
     for got, want in zip(gradients, gdt.grad(loss)([*map(gdt.asarray, weights)], x), strict=True):
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-12)
-    # Of the second weight and back, of the sums of its layer and of their cotangent, of the value.
+    # Of the second weight, of the sums of its layer, of the last cotangent and weight, of the
+    # cotangent of those sums, once for both, of the second weight's gradient, of the value.
     assert [(c.kind, c.bytes) for c in counter] == [
-        ("all_to_all", 128), ("all_reduce", 1024), ("all_reduce", 1024), ("all_to_all", 128),
-        ("all_reduce", 16),
+        ("all_to_all", 128), ("all_reduce", 1024), ("all_to_all", 128), ("all_gather", 64),
+        ("all_gather", 512), ("all_to_all", 128), ("all_reduce", 16),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_scores_larger_than_their_operands_are_made_in_rows(blocks: int) -> None:
+    """Queries and keys are split by features: a sum of scores would send more."""
+    mesh = gdt.create_mesh([("a", 8)], blocks=blocks, device_type="CPU")
+    features = gdt.Layout([None, "a"], mesh)
+    q, k = np.random.default_rng(0).standard_normal((2, 64, 16))
+    with gdt.count_collectives() as counter:
+        scores = gdt.asarray(q, layout=features) @ gdt.asarray(k, layout=features).T
+    np.testing.assert_allclose(scores.numpy(), q @ k.T)
+    assert [(c.kind, c.bytes) for c in counter] == [
+        ("all_to_all", q.nbytes * 7 // 8), ("all_gather", 7 * k.nbytes)
+    ]  # fmt: skip
+    with gdt.count_collectives() as counter:  # as large as its operands: its sum is free
+        out = gdt.asarray(q, layout=features) @ gdt.ones((16, 16), layout=features).T
+    assert not counter and out.layout.partial == {"a": "sum"}
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize(("rows", "kind"), [(40, "all_gather"), (4000, "all_reduce")])
+def test_tokens_gather_a_table_that_is_smaller_than_what_they_take(
+    rows: int, kind: str, blocks: int
+) -> None:
+    mesh = gdt.create_mesh([("a", 4)], blocks=blocks, device_type="CPU")
+    rng = np.random.default_rng(0)
+    value, tokens = rng.standard_normal((rows, 8)), rng.integers(0, rows, (32, 8))
+    table = gdt.asarray(value, layout=gdt.Layout(["a", None], mesh))
+    with gdt.count_collectives() as counter:
+        taken = gdt.tanh(gdt.take(table, gdt.asarray(tokens), axis=0)).resolve()
+    np.testing.assert_allclose(taken.numpy(), np.tanh(value[tokens]))
+    sent = 3 * value.nbytes if kind == "all_gather" else 2 * 3 * taken.nbytes
+    assert [(c.kind, c.bytes) for c in counter] == [(kind, sent)]
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_a_weight_that_has_to_move_is_gathered_where_that_sends_less_than_sums(blocks: int) -> None:
+    """Samples are split by features along one mesh axis, a weight along another: the samples are
+    exchanged, for their rows, and not the weight, for sums of all that is made of them."""
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=blocks, device_type="CPU")
+    x, w = np.random.default_rng(0).standard_normal((2, 51, 16))
+    samples = gdt.asarray(x, layout=gdt.Layout([None, "b"], mesh))
+    weight = gdt.asarray(w[:16], layout=gdt.Layout(["a", None], mesh))
+    with gdt.GradientTape() as tape, gdt.count_collectives() as counter:
+        tape.watch(weight)
+        out = samples + samples @ weight  # the sum finds the samples in their rows
+    np.testing.assert_allclose(out.numpy(), x + x @ w[:16])
+    assert sorted(c.kind for c in counter) == ["all_gather", "all_to_all"]
+    assert out.layout.sharding_specs == ["b", "unsharded"]
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
@@ -503,8 +553,8 @@ def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> N
     pairs = zip(RECORDED["sent"], RECORDED["fewest"], strict=True)
     ratios = sorted(sent / max(fewest, 1) for sent, fewest in pairs)
     assert len(ratios) == 300
-    assert ratios[150] <= 1.07 and ratios[-1] <= 5.4
-    assert sum(r > 1.5 for r in ratios) <= 40 and sum(r > 3 for r in ratios) <= 4
+    assert ratios[150] <= 1.075 and ratios[-1] <= 3.51
+    assert sum(r > 1.5 for r in ratios) <= 32 and sum(r > 3 for r in ratios) <= 1
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
