@@ -31,10 +31,14 @@ from gdt.ops.lookup import (
     scatter_add,
     strides_of,
 )
+from gdt.ops.movement import relayout
 from gdt.ops.rows import gather_rows
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
+from gdt.sharding.layout import Layout
+from gdt.sharding.routes import route_bytes
 from gdt.sharding.rule import RuleSpec
+from gdt.sharding.strategy import choose
 
 __all__ = [
     "add_at",
@@ -228,8 +232,11 @@ def rows_at(x: DistributedArray, indices: DistributedArray, axis: int) -> Distri
     """The slices of `x` at `indices`, in range, along `axis`, in the way that suits their number.
 
     Devices look few indices up in what they hold, and leave a partial sum. Of many, of which each
-    has its share, they send each other the rows.
+    has its share, they send each other the rows; and where the other axes of `x` are split as the
+    indices are, `x` is split along its rows first, if that sends less than to gather either.
     """
+    if (layout := _in_rows(x.type, indices.type, axis)) is not None:
+        x = relayout(x, layout)
     if _are_many(x.type, indices.type, axis):
         result = gather_rows(x, indices, axis=axis)
     else:
@@ -250,6 +257,27 @@ def _are_many(x: ArrayType, indices: ArrayType, axis: int) -> bool:
     count, size = math.prod(indices.shape), x.shape[axis]
     is_large = count * x.nbytes >= LARGE * size
     return bool(split_axes) or (is_large and count * x.layout.shard_counts[axis] >= size)
+
+
+@lru_cache(maxsize=1 << 12)
+def _in_rows(x: ArrayType, indices: ArrayType, axis: int) -> Layout | None:
+    """Return the layout of `x` in which devices send each other its rows, where `x` is split along
+    other axes than `axis` over the mesh axes that split the indices; None where that sends no less
+    than what `take_in_range` moves."""
+    have, mesh = x.layout, x.mesh
+    axes = tuple(a for of in indices.layout.dims for a in of)
+    if not axes or have.dims[axis] or not have.split_axes.issuperset(axes):
+        return None
+    if not x.shape[axis] or any(have.reductions) or any(indices.layout.reductions):
+        return None
+    dims = [tuple(a for a in of if a not in axes) for of in have.dims]
+    dims[axis] = axes
+    in_rows = Layout.of(mesh, tuple(dims))
+    taken = math.prod(indices.shape) * x.nbytes // x.shape[axis]  # bytes of the result
+    copies = math.prod(n for a, n in enumerate(mesh.sizes) if a not in in_rows.split_axes)
+    sent = route_bytes(x, in_rows) + copies * taken
+    rule, sizes, _ = take_in_range.declaration.bound_rule((x, indices), {"axis": axis})
+    return in_rows if sent < choose(rule, (x, indices), sizes).nbytes else None
 
 
 # ---------------------------------------------------------------- one-hot
