@@ -180,7 +180,7 @@ def _cut_nbytes(rule: Rule, types: Sequence[ArrayType | None], strategy: OpStrat
     return nbytes
 
 
-SMALL = 16
+SMALL = 8
 """An operand is small beside one of this many times as many bytes."""
 
 

@@ -29,7 +29,7 @@ What is later cannot be known, so eight rules stand for it.
 - **Statistics are reduced at once.** Where shards of a reduced factor are merged (`moments`,
   `logsumexp`), that costs two all-reduces of an array of the size of the output.
 - **A small operand decides nothing for a large one.** Cutting an operand that all devices have
-  whole, as one that is sixteen times smaller is split, has a price; gathering that costs less.
+  whole, as one that is eight times smaller is split, has a price; gathering that costs less.
 - **Indices stay split.** A table that is looked up by indices gives a result that is split as they
   are, mostly along a batch. Where indices are gathered, that split is lost, at the price of an
   all-gather of the result; so the table is gathered, unless it is larger than the result.

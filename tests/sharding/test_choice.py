@@ -313,6 +313,26 @@ def test_tokens_gather_a_table_that_is_smaller_than_what_they_take(
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
+def test_a_table_of_split_features_is_asked_for_rows_by_tokens_split_as_they_are(
+    blocks: int,
+) -> None:
+    """Both ways the table changes its split axis once, and what is asked for travels once."""
+    mesh = gdt.create_mesh([("a", 4)], blocks=blocks, device_type="CPU")
+    rng = np.random.default_rng(0)
+    value, tokens = rng.standard_normal((40, 8)), rng.integers(0, 40, (8, 5))
+    table = gdt.asarray(value, layout=gdt.Layout([None, "a"], mesh))
+    indices = gdt.asarray(tokens, layout=gdt.Layout(["a", None], mesh))
+    with gdt.count_collectives() as counter:
+        gradient = gdt.grad(lambda t: gdt.sum(gdt.take(t, indices, axis=0) ** 2))(table)
+    expected = np.zeros_like(value)
+    np.add.at(expected, tokens, 2 * value[tokens])
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-12)
+    assert gradient.layout.sharding_specs == table.layout.sharding_specs
+    assert {c.kind for c in counter if c.bytes > 64} == {"all_to_all"}  # and of the loss
+    assert counter.bytes < 4 * table.nbytes  # gathering the table sends 6 times its bytes
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
 def test_a_weight_that_has_to_move_is_gathered_where_that_sends_less_than_sums(blocks: int) -> None:
     """Samples are split by features along one mesh axis, a weight along another: the samples are
     exchanged, for their rows, and not the weight, for sums of all that is made of them."""
@@ -553,8 +573,8 @@ def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> N
     pairs = zip(RECORDED["sent"], RECORDED["fewest"], strict=True)
     ratios = sorted(sent / max(fewest, 1) for sent, fewest in pairs)
     assert len(ratios) == 300
-    assert ratios[150] <= 1.075 and ratios[-1] <= 3.51
-    assert sum(r > 1.5 for r in ratios) <= 32 and sum(r > 3 for r in ratios) <= 1
+    assert ratios[150] <= 1.06 and ratios[-1] <= 3.51
+    assert sum(r > 1.5 for r in ratios) <= 30 and sum(r > 3 for r in ratios) <= 1
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
