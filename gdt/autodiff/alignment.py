@@ -79,10 +79,13 @@ class Reader(NamedTuple):
         return nbytes if self.kind == "table" else nbytes + scattering_nbytes(target)
 
     def takes_sums(self, price: Price, cotangent: ArrayType) -> bool:
-        """Return whether the cotangent is a partial sum that is free: one for a source, or one for
-        what no mesh axis splits, where no operand moves."""
+        """Return whether the cotangent is a partial sum that is free: one for a source that holds
+        copies, which is reduced with others, or one for what no mesh axis splits, where no operand
+        moves."""
         is_whole = not (price.moved or self.layout.split_axes)
-        return any(cotangent.layout.reductions) and (self.kind == "source" or is_whole)
+        summed = {a for a, r in enumerate(cotangent.layout.reductions) if r}
+        is_bundled = self.kind == "source" and self.layout.split_axes.isdisjoint(summed)
+        return bool(summed) and (is_bundled or is_whole)
 
 
 class Reads(NamedTuple):

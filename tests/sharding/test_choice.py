@@ -333,6 +333,29 @@ def test_a_table_of_split_features_is_asked_for_rows_by_tokens_split_as_they_are
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize(("rows", "kinds"), [(8, {"all_gather", "all_to_all"}), (256, None)])
+def test_the_gradient_of_a_split_weight_is_made_as_it_lies_where_that_sends_less(
+    rows: int, kinds: set[str] | None, blocks: int
+) -> None:
+    """Few rows are gathered, and their cotangents exchanged; of many a sum is scattered."""
+    mesh = gdt.create_mesh([("a", 4)], blocks=blocks, device_type="CPU")
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((rows, 32)), rng.standard_normal((32, 32))
+    samples = gdt.asarray(x, layout=gdt.Layout(["a", None], mesh))
+    weight = gdt.asarray(w, layout=gdt.Layout([None, "a"], mesh))
+
+    def loss(w: gdt.DistributedArray) -> gdt.DistributedArray:
+        y = gdt.relayout(samples @ w, ["a", None])
+        return gdt.sum(y * y)
+
+    with gdt.count_collectives() as counter:
+        gradient = gdt.grad(loss)(weight)
+    np.testing.assert_allclose(gradient.numpy(), 2 * x.T @ (x @ w), rtol=1e-10)
+    sent = {c.kind for c in counter if c.bytes > 64}  # but for the loss
+    assert sent == kinds if kinds else "reduce_scatter" in sent
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
 def test_a_weight_that_has_to_move_is_gathered_where_that_sends_less_than_sums(blocks: int) -> None:
     """Samples are split by features along one mesh axis, a weight along another: the samples are
     exchanged, for their rows, and not the weight, for sums of all that is made of them."""
@@ -573,8 +596,8 @@ def test_most_networks_send_little_more_than_the_best_plan_that_was_found() -> N
     pairs = zip(RECORDED["sent"], RECORDED["fewest"], strict=True)
     ratios = sorted(sent / max(fewest, 1) for sent, fewest in pairs)
     assert len(ratios) == 300
-    assert ratios[150] <= 1.06 and ratios[-1] <= 3.51
-    assert sum(r > 1.5 for r in ratios) <= 30 and sum(r > 3 for r in ratios) <= 1
+    assert ratios[150] <= 1.05 and ratios[-1] <= 3
+    assert sum(r > 1.5 for r in ratios) <= 28
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
