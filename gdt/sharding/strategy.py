@@ -22,10 +22,10 @@ What is later cannot be known, so eight rules stand for it.
   splits, if no device has to hold more of that operand. Then new partial sums of products are not
   free either. They are compared, too, where nothing moves: if no device has to hold more of any
   operand, since weights that are split are to stay so, or for a product `x @ w` at least twice as
-  large as its operands, such as the scores of attention. (The gradient of a weight, `x.T @ g`,
-  waits for those of others.) Partial sums are scattered so for products, and where all of two
-  operands are partial; what has a dim of length 1 broadcasts against arrays that lie as before, and
-  stays whole.
+  large as its operands, such as the scores of attention. (Gradients, `g @ w.T` and `x.T @ g`,
+  stay sums: those of weights wait for others.) Partial sums are scattered so for products, and
+  where all of two operands are partial; what has a dim of length 1 broadcasts against arrays that
+  lie as before, and stays whole.
 - **Statistics are reduced at once.** Where shards of a reduced factor are merged (`moments`,
   `logsumexp`), that costs two all-reduces of an array of the size of the output.
 - **A small operand decides nothing for a large one.** Cutting an operand that all devices have
@@ -141,7 +141,7 @@ def _with_exchanges(
     now = [None if t is None else t.layout for t in types]
     largest = max([t for t in types if t is not None], key=lambda t: t.nbytes)
     inner = rule.ins[0][-1] if rule.ins[0] else ()
-    is_inner = owes and not {*inner}.isdisjoint(rule.reduced(0))
+    is_inner = owes and not {*inner}.isdisjoint(rule.reduced(0)) and rule.ins[1][-1] != inner
     grows = is_inner and output_types(rule, types, sizes, best)[0].nbytes >= 2 * largest.nbytes
     held = [t if t is largest else None for t in types] if own.nbytes or grows else types
     most = max(_held(held, now), _held(held, best.target_layouts))
