@@ -166,7 +166,7 @@ class Plan:
         self.resolved_when_reread: dict[tuple[int, ...], list[int]] = {}
         # The operands that are sent so that no device gets more of them than it has; by the types
         # of the forms that are kept of operands, which of them to take in their place; and, by the
-        # layouts of those that have moved, whether the call goes on with them as planned.
+        # layouts of those that have moved, whether the call comes to an end with them.
         self.exchanged: tuple[int, ...] = tuple(
             i
             for i, (t, m) in enumerate(zip(types, self.moved, strict=True))
