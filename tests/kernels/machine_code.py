@@ -15,11 +15,15 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from gdt.cuda import compiler, launches, sources
 from gdt.cuda.compiler import Cubin
 from gdt.cuda.launches.attention import MMA_WIDTHS, launch_shape
 from gdt.cuda.launches.attention_hopper import WIDTHS
 from gdt.cuda.sources import Instance
+
+from .harness import DTYPES, empty
 
 REPORT = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, "
@@ -31,6 +35,7 @@ ARCH = "sm_90a"
 REGISTERS, THREADS, BLOCKS, SHARED = 1 << 16, 2048, 32, 227 << 10
 SHARED_OF_SYSTEM = 1 << 10  # of each block
 PACK = 16  # bytes, the most that one load reads
+PRODUCT = re.compile(r"\b(HGMMA|HMMA|FFMA|DFMA)\b")
 BEGIN, END = "<!-- python -m tests.kernels.machine_code -->\n", "<!-- end -->\n"
 
 
@@ -65,9 +70,21 @@ def _attention_row(kernel: str, width: int, passes: str, expected: str) -> Row:
     return Row(instance, threads, shared, passes, "none on tensor cores", expected)
 
 
+def _product_row(dtype: str, tile: int, arch: str | None, before: str, expected: str) -> Row:
+    """The row of x @ w, or of x @ w.T for float32 on tensor cores, in tiles of `tile` columns.
+
+    arch: "sm_90a" for wgmma, "sm_80" for mma.sync, None for CUDA cores."""
+    x = np.zeros((128, 128), DTYPES[dtype])
+    options = {"tensor_cores": arch is not None, "arch": arch, "tile": tile, "pieces": 1}
+    w = x.T if arch and dtype == "float32" else x
+    (call,) = launches.matmul(x, w, x.copy(), empty, **options)
+    return Row(call.instance, *call.block, call.shared, "1 product", before, expected)
+
+
 BN, RED, CE, UP, RND = "batchnorm.cu", "reduce.cu", "softmax_ce.cu", "update.cu", "random.cu"
 WELFORD = "85 % of a copy: apex' Welford kernels"
 COPY = "85 to 90 % of a copy"
+HALVES = ("float16", "bfloat16")
 ROWS = [
     _row(BN, "bn_moments", "float, float, Rows", 256, "1", "1 load of 4 bytes", WELFORD),
     _row(BN, "bn_moments", "float, float, Planes", 256, "1", "1 load of 4 bytes", WELFORD),
@@ -101,6 +118,18 @@ ROWS = [
             (WIDTHS, "attention_wgmma_dkv", "4 products", "300 to 500 TFLOP/s: FlashAttention-3"),
         )
         for width in widths
+    ),
+    *(
+        _product_row(dtype, tile, arch, before, expected)
+        for dtypes, tiles, arch, before, expected in (
+            (HALVES, (256, 128), ARCH, "the same", "620 to 740 TFLOP/s; cuBLAS 716 to 798"),
+            (HALVES, (128, 64), "sm_80", "the same", "55 to 65 % of cuBLAS on an A100"),
+            (("float32",), (128, 64), "sm_80", "the same", "25 to 35 % of cuBLAS"),
+            (("float32",), (128, 64), None, "the same", "38 to 43 TFLOP/s: 80 to 90 % of cuBLAS"),
+            (("float64",), (64,), None, "the same", "below half of cuBLAS, which has DMMA"),
+        )
+        for dtype in dtypes
+        for tile in tiles
     ),
 ]  # fmt: skip
 
@@ -139,6 +168,11 @@ def opcodes(code: str) -> Counter[str]:
     """The number of each instruction in disassembled code."""
     opcode = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", re.M)
     return Counter(opcode.findall(code))
+
+
+def product_loop(code: str) -> str:
+    """The loop of disassembled code, without one within, that multiplies most."""
+    return max(inner_loops(code), key=lambda loop: len(PRODUCT.findall(loop)))
 
 
 def inner_loops(code: str) -> list[str]:
@@ -206,15 +240,21 @@ def _line(row: Row, report: re.Match[str], code: str) -> str:
     blocks = blocks_of(registers, row.threads, row.shared + static_shared(report))
     loops = sorted(map(load_widths, inner_loops(code)), key=lambda widths: widths[PACK])
     loads = ", ".join(f"{n} of {b}" for b, n in sorted(loops[-1].items()) if n) if loops else ""
-    products = sum(n for name, n in opcodes(code).items() if name.startswith("HMMA"))
+    products: int | str = sum(n for name, n in opcodes(code).items() if name.startswith("HMMA"))
     kib = in_flight(code, blocks, row.threads) / 1024
-    if products:
+    if row.instance.kernel == "matmul_simt":  # of a thread, for each k; one of two tiles is fetched
+        found = Counter(PRODUCT.findall(product_loop(code)))
+        products = " ".join(f"{n} {name}" for name, n in found.items())
+        loads, kib = "16, before the loop", static_shared(report) // 2 * blocks / 1024
+    elif products:
         loads, kib = "cp.async of 16", row.shared * blocks / 1024
     if tiles := sum(n for name, n in opcodes(code).items() if name.startswith("HGMMA")):
         # Of most the first and last products of a row of tiles are there again, before and behind
-        # the loop.
-        products = tiles if row.instance.kernel.endswith("_dkv") else tiles // 2
-        loads, kib = "TMA", row.shared * blocks / 1024
+        # the loop; that of matmul_wgmma has two tiles, and one more is before it.
+        again = {"attention_wgmma_dkv": 1, "matmul_wgmma": 3}.get(row.instance.kernel, 2)
+        products = tiles // again
+        slabs = sources.constants(row.instance.file).get("SLABS_BYTES", 0)  # of results
+        loads, kib = "TMA", (row.shared - slabs) * blocks / 1024
     return (
         f"| `{row.instance}` | {registers} | {report['stores']} | {blocks} | {kib:.0f} | {loads} |"
         f" {products or ''} | {row.passes} | {row.before} | {row.expected} |"

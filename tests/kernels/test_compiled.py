@@ -28,6 +28,7 @@ from .machine_code import (
     inner_loops,
     load_widths,
     opcodes,
+    product_loop,
     reports,
     static_shared,
 )
@@ -258,6 +259,11 @@ def test_kernels_are_made_of_the_expected_instructions(file: str, arch: str, ste
             assert not [o for o in found if re.fullmatch(r"(LD|ST).*\.[US]16.*", o)], expression
         # Sums are rounded to the nearest number where they are narrowed.
         assert not [o for o in found if re.fullmatch(r"F2FP?\..*\b(RZ|RM|RP)\b.*", o)], expression
+        if kernel in ("matmul_simt", "matmul_wgmma"):  # products wait for no elements
+            loop = opcodes(product_loop(code[symbol]))
+            assert any(o.startswith(("FFMA", "HGMMA")) for o in loop), expression
+            slow = [o for o in loop if re.match(r"LDG|STG|LDS(?!\.128)|STS", o)]
+            assert not slow, expression
         if kernel == "matmul_wgmma":
             *_, x_across, w_along = (flag == "true" for flag in re.findall("true|false", types))
             flags = {tuple(re.findall(r"\.tnsp([AB])", line)) for line in products(code[symbol])}
