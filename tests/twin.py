@@ -7,15 +7,14 @@ one GPU. NCCL runs several ranks on a GPU where `tests.gpu.stages.SHARED_GPU` is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from gdt.backend import backend_of, register_backend
-from gdt.backend.cupy import CupyBackend, DeviceFlags, load_cupy
-from gdt.backend.flags import Explain
+from gdt.backend.cupy import CupyBackend, load_cupy
 from gdt.backend.graphs import Graph
 from gdt.backend.scope import Scope
 from gdt.comm import nccl
@@ -30,14 +29,11 @@ COUNT = 4
 
 
 class TwinScope(Scope):
-    """A context in which the first GPU is current, and computes on a stream of this scope.
+    """A context in which the first GPU is current, and computes on a stream of this scope."""
 
-    entered: the scopes that were entered and not left, of all twins, the latest last.
-    """
-
-    def __init__(self, cupy: Any, kind: str, index: int, entered: list[TwinScope]) -> None:
+    def __init__(self, cupy: Any, kind: str, index: int) -> None:
         super().__init__(cupy, 0)
-        self.name, self.index, self._entered = f"{kind}:{index}", index, entered
+        self.name = f"{kind}:{index}"
         self.is_current = False  # its stream is not
         with self.device:
             self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -58,36 +54,18 @@ class TwinScope(Scope):
     def __enter__(self) -> Scope:
         super().__enter__()
         self._streams.append(self._stream.__enter__())
-        self._entered.append(self)
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        self._entered.pop()
         self._streams.pop().__exit__(*failure)
         super().__exit__(*failure)
-
-
-class TwinFlags(DeviceFlags):
-    """Flags of every twin, of which a kernel finds those of the scope that it runs in."""
-
-    def __init__(
-        self, cupy: Any, scopes: Sequence[TwinScope], entered: Sequence[TwinScope]
-    ) -> None:
-        super().__init__(cupy, scopes)
-        self._entered = entered
-
-    def new(self, explain: Explain) -> Any:
-        return self._of[self._entered[-1].index].new(explain)
 
 
 class TwinBackend(CupyBackend):
     """The CuPy backend, to which the streams of one GPU are devices."""
 
     def __init__(self, cupy: Any, kind: str) -> None:
-        entered: list[TwinScope] = []
-        scopes = [TwinScope(cupy, kind, i, entered) for i in range(COUNT)]
-        super().__init__(cupy, scopes)
-        self.flags = self._flags = TwinFlags(cupy, scopes, entered)
+        super().__init__(cupy, [TwinScope(cupy, kind, i) for i in range(COUNT)])
 
     def to_host(self, block: Any) -> np.ndarray:
         """A block as a NumPy array; an array does not know its stream, so this waits for all."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.backend.flags import ErrorFlags, Explain
+from gdt.backend.flags import ErrorFlags
 from gdt.backend.graphs import CAPTURED, Graph
 from gdt.backend.numpy import Order
 from gdt.backend.protocol import KernelRunner
@@ -83,7 +83,7 @@ class CupyBackend:
         self._scopes = scopes or [Scope(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
         self._communication: dict[int, Any] = {}
         self.runner: KernelRunner | None = self._runner()
-        self._flags = DeviceFlags(cupy, self._scopes)
+        self._flags = ErrorFlags(self._pinned, self._seen_by_device)
         self.flags: ErrorFlags | None = self._flags
         self._graph_buffers: set[int] = set()  # identities of buffers to which graphs refer
 
@@ -157,6 +157,21 @@ class CupyBackend:
         copy = self.xp.empty(value.shape, value.dtype)
         graph.uploads.append((copy, value.copy()))
         return copy
+
+    def _pinned(self, count: int) -> np.ndarray:
+        """Return an array of `count` uint64 in memory of the host that all devices address."""
+        memory = self.xp.cuda.alloc_pinned_memory(count * np.dtype(np.uint64).itemsize)
+        return np.frombuffer(memory, np.uint64, count)
+
+    def _seen_by_device(self, array: np.ndarray) -> Array:
+        """Return an array of `_pinned` as one of the current device.
+
+        Its address is the same there (CUDA Programming Guide, Unified Virtual Addressing).
+        """
+        cuda = self.xp.cuda
+        address, device = array.ctypes.data, cuda.runtime.getDevice()
+        memory = cuda.UnownedMemory(address, array.nbytes, array, device)
+        return self.xp.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
     def owns(self, buffer: object) -> bool:
         """Return whether a graph refers to `buffer`. (CuPy's pool refers to memory, not to
@@ -332,26 +347,6 @@ class PlacedFunction:
         except Exception:
             with scope:  # which says what has failed
                 raise
-
-
-class DeviceFlags(ErrorFlags):
-    """Error flags in the memory of every device, so that a kernel sets one of its own device."""
-
-    def __init__(self, cupy: Any, scopes: Sequence[Scope]) -> None:
-        self._cupy, self._scopes = cupy, scopes
-        full = lambda count, value: cupy.full(count, value, np.uint64)
-        self._of = [ErrorFlags(full, lambda values: values.get()) for _ in scopes]
-
-    def new(self, explain: Explain) -> Any:
-        """Return a flag in the memory of the current device; see `ErrorFlags.new`."""
-        return self._of[self._cupy.cuda.runtime.getDevice()].new(explain)
-
-    def check(self) -> None:
-        """Raise the error of the first flag that is set on any device."""
-        for scope, flags in zip(self._scopes, self._of, strict=True):
-            if scope.was_entered:
-                with scope:
-                    flags.check()
 
 
 def _capability(runtime: Any, gpu: int) -> tuple[int, int]:

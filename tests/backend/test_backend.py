@@ -34,11 +34,11 @@ def two_devices() -> Iterator[None]:
 def test_flags_are_allocated_in_chunks_and_reset_once_their_error_is_raised() -> None:
     chunks: list[np.ndarray] = []
 
-    def full(length: int, value: int) -> np.ndarray:
-        chunks.append(np.full(length, value, np.uint64))
+    def empty(length: int) -> np.ndarray:
+        chunks.append(np.zeros(length, np.uint64))
         return chunks[-1]
 
-    flags = ErrorFlags(full, np.copy)
+    flags = ErrorFlags(empty)
     made = [flags.new(lambda n, i=i: ValueError(f"{i}: {n}")) for i in range(2 * CHUNK + 1)]
     assert len(chunks) == 3 and {flag.shape for flag in made} == {(1,)}
     flags.check()

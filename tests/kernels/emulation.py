@@ -96,7 +96,7 @@ class EmulatedBackend(NumpyBackend):
     def __init__(self) -> None:
         super().__init__()
         self.runner = EmulatedRunner()
-        self.flags = ErrorFlags(lambda n, value: np.full(n, value, np.uint64), np.asarray)
+        self.flags = ErrorFlags(lambda n: np.empty(n, np.uint64))
         self.empty = lambda shape, dtype, order=None: self.pool.empty(shape, dtype)  # as on a GPU
 
     def to_host(self, block: np.ndarray) -> np.ndarray:

@@ -94,7 +94,8 @@ class Namespace:
         stream = SimpleNamespace(ptr=0)
         self.cuda = SimpleNamespace(
             Device=Device, runtime=runtime, driver=driver, get_current_stream=lambda _: stream,
-            memory=SimpleNamespace(OutOfMemoryError=error),
+            memory=SimpleNamespace(OutOfMemoryError=error), alloc_pinned_memory=bytearray,
+            UnownedMemory=cupy.cuda.UnownedMemory, MemoryPointer=cupy.cuda.MemoryPointer,
         )  # fmt: skip
         self._memory = cupy.cuda.UnownedMemory(MEMORY, MEMORY, None, 0)
         self._offsets = itertools.cycle(range(0, MEMORY, 1 << 20))

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import cupy
@@ -328,6 +329,16 @@ class Cuda:
 
     def MemoryPool(self) -> MemoryPool:
         return MemoryPool(self.machine)
+
+    def alloc_pinned_memory(self, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
+    def UnownedMemory(self, ptr: int, size: int, owner: Any, device_id: int) -> Any:
+        assert device_id == self.machine.current
+        return SimpleNamespace(ptr=ptr, size=size, owner=owner)
+
+    def MemoryPointer(self, mem: Any, offset: int) -> Any:
+        return SimpleNamespace(mem=mem, offset=offset)
 
     def using_allocator(self, allocator: Any) -> Any:
         self.machine.calls.append((None, "allocator", allocator))

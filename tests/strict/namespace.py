@@ -32,7 +32,7 @@ class StrictCupy:
         self.order = Order()
         logs = self.transfers, self.calls, self.order
         self.machine = Machine(device_count, *logs, {}, set(), functions)
-        self.cuda, self.ndarray = Cuda(self.machine), StrictArray
+        self.cuda = Cuda(self.machine)
         self.used: set[str] = set()
         self.__version__ = cupy.__version__
 
@@ -52,6 +52,12 @@ class StrictCupy:
 
     def get_default_pinned_memory_pool(self) -> Any:
         return self.cuda.pinned_pool
+
+    def ndarray(self, shape: Any, dtype: Any, memptr: Any) -> StrictArray:
+        """`cupy.ndarray` of memory of the host that devices write."""
+        count = int(np.prod(shape))
+        host = np.frombuffer(memptr.mem.owner, dtype, count, memptr.offset).reshape(shape)
+        return StrictArray(host, self.machine)
 
     def from_dlpack(self, array: Any) -> StrictArray:
         contract.check_call(cupy, "from_dlpack", (array,), {})
