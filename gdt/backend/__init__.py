@@ -27,7 +27,8 @@ processes as it has devices, whose blocks have shapes, dtypes and sizes in memor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,20 @@ def set_cache_limit(nbytes: int) -> int:
         problem = f"nbytes is {nbytes}"
         raise error(ArgumentError, problem, remedy="Pass 0 or more.")
     return NUMPY.pool.limit(nbytes)
+
+
+def copying_ahead() -> AbstractContextManager[None]:
+    """Return a context for another thread, in which arrays of the host are copied to devices beside
+    what this thread computes; see `Backend.copying_ahead`."""
+    return _entered([backend.copying_ahead() for backend in list(_backends.values())])
+
+
+@contextmanager
+def _entered(contexts: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 def synchronize() -> None:

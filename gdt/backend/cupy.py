@@ -2,8 +2,8 @@
 
 All computation runs on CuPy's current stream of its device, as CuPy's own functions do: a user's
 CuPy code and kernels are ordered with gdt's without any waiting. Collectives run on a second stream
-of each device, and events order the two streams. The host waits only in `to_host` and
-`synchronize`.
+of each device, and batches that a thread copies ahead on a third; events order the streams. The
+host waits only in `to_host` and `synchronize`, and that thread for its copies.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -35,6 +36,9 @@ Array = Any
 CAPABILITY = 75, 76  # cudaDevAttrComputeCapabilityMajor, ...Minor (CUDA Runtime API)
 DTYPES = frozenset("?bBhHiIlLqQefdFD")  # NumPy's dtypes that GPUs compute in
 BFLOAT16 = "bfloat16"
+
+_COPIES_AHEAD: ContextVar[bool] = ContextVar("gdt.copies_ahead", default=False)
+"""Whether this thread copies from the host what another thread computes with later."""
 
 
 def load_cupy() -> Any:
@@ -82,6 +86,7 @@ class CupyBackend:
         self.xp = cupy
         self._scopes = scopes or [Scope(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
         self._communication: dict[int, Any] = {}
+        self._copying: dict[int, Any] = {}  # by CUDA's number of the device
         self.runner: KernelRunner | None = self._runner()
         self._flags = ErrorFlags(self._pinned, self._seen_by_device)
         self.flags: ErrorFlags | None = self._flags
@@ -118,9 +123,46 @@ class CupyBackend:
         if not on_gpu(value):
             value = np.asarray(value, dtype)
             checked_dtype(value.dtype)
+            if _COPIES_AHEAD.get() and value.nbytes:
+                return self._copied_ahead(value)
         elif copy:
             return self.xp.array(value, dtype)
         return self.xp.asarray(value, dtype)
+
+    def copying_ahead(self) -> AbstractContextManager[None]:
+        """Return a context for another thread, in which arrays of the host are copied beside what
+        this thread computes; see `Backend.copying_ahead`."""
+        return self._beside([(s, s.stream) for s in self._scopes if s.was_entered])
+
+    @contextmanager
+    def _beside(self, streams: Sequence[tuple[Scope, Any]]) -> Iterator[None]:
+        with ExitStack() as entered:
+            for scope, stream in streams:  # what is current belongs to a thread
+                entered.enter_context(scope.computing_on(stream))
+            token = _COPIES_AHEAD.set(True)
+            try:
+                yield
+            finally:
+                _COPIES_AHEAD.reset(token)
+
+    def _copied_ahead(self, value: np.ndarray) -> Array:
+        """Return a copy of `value` on the current device, when it has arrived there.
+
+        The copy's memory is of the stream that computes, and may be used until now: so it is taken
+        first, and the stream of copies waits for what computes then, and for nothing later.
+        """
+        cuda = self.xp.cuda
+        staging = np.frombuffer(cuda.alloc_pinned_memory(value.nbytes), np.uint8, value.nbytes)
+        pinned = staging.view(value.dtype).reshape(value.shape)
+        pinned[...] = value
+        copy, gpu = self.xp.empty(value.shape, value.dtype), cuda.runtime.getDevice()
+        if gpu not in self._copying:
+            self._copying[gpu] = cuda.Stream(non_blocking=True)
+        stream = self._copying[gpu]
+        stream.wait_event(cuda.get_current_stream().record(self._event()))
+        copy.set(pinned, stream)
+        stream.synchronize()
+        return copy
 
     def to_host(self, block: Array) -> np.ndarray:
         """Return a block as a NumPy array; wait for its computation, and raise the error that a

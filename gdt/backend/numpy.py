@@ -232,6 +232,10 @@ class NumpyBackend:
         """Return `function`: the host is one device."""
         return function
 
+    def copying_ahead(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: arrays are on the host already."""
+        return nullcontext()
+
     def overlapping(self, mesh: Any) -> AbstractContextManager[list[Any]]:
         """Return a context that does nothing: the host does not overlap."""
         return nullcontext([])

@@ -82,6 +82,10 @@ class Backend(Protocol):
         order: the order of the copy's axes in memory, as in `empty`.
         """
 
+    def copying_ahead(self) -> AbstractContextManager[None]:
+        """Return a context for another thread, in which `asarray` copies arrays of the host beside
+        what this thread computes, and returns when they have arrived."""
+
     def upload(self, value: np.ndarray) -> Array:
         """Return a copy of a host array in the memory of the current device, for kernels; while a
         graph is captured, it is filled once, after the capture."""

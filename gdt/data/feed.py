@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.backend import copying_ahead
 from gdt.comm.agreement import held_notes
 from gdt.comm.notes import note_held
 from gdt.errors import ArgumentError, error, type_text
@@ -174,14 +175,17 @@ def _ahead(items: Iterator[Any], count: int) -> Generator[Any, None, None]:
                 continue
         return False
 
+    copies = copying_ahead()  # beside what this thread computes
+
     def fetch() -> None:
         try:
             item = None
-            while item is not _END:
-                with held_notes() as notes:
-                    item = next(items, _END)
-                if not put(item, notes):
-                    return
+            with copies:
+                while item is not _END:
+                    with held_notes() as notes:
+                        item = next(items, _END)
+                    if not put(item, notes):
+                        return
         except BaseException as problem:
             put(None, problem=problem)
 

@@ -218,7 +218,7 @@ class Trainer(Steps):
             data, history and callbacks. A checkpoint is written there after every epoch, and after
             every `save_every` batches.
         prefetch: how many batches a thread of its own takes and places ahead, for batches that
-            take time to read.
+            take time to read, or to copy to GPUs, where it does so beside computation.
         title: a line above the progress. show: whether process 0 shows anything. console: rich's.
 
         Ctrl-C ends the training after the step that is running, with a checkpoint if `resume` names

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ from gdt.backend import timing
 from gdt.backend.cupy import BlockDevice, CupyBackend, PlacedFunction, load_cupy
 from gdt.backend.timing import device_time
 from gdt.cuda import driver as cuda_driver
+from gdt.data.feed import Feed
 from gdt.debug import configuration
 from gdt.errors import DeviceError, DtypeError, GdtError, MeshError, MoveError, OutOfMemoryError
 from tests.strict import StrictCupy, engine
@@ -394,6 +396,49 @@ def test_every_device_has_its_current_stream_again(what: str, current: str) -> N
     assert [strict.cuda.get_current_stream(i) for i in range(4)] == before
     assert not {*during} & {*before}
     assert [stream.device_id for stream in during] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("stream", ["default", "used"])
+def test_a_thread_copies_batches_beside_what_another_computes(stream: str) -> None:
+    """On a stream of their own, which waits for who has used their memory before, and for which no
+    computation waits."""
+    order, calls, mesh = engine.CUPY.order, engine.CUPY.calls, engine.mesh({"x": 2}, devices=2)
+    here = backend.backend_of(mesh)
+    before = [here.compute_stream(i) for i in range(2)]
+    x = gdt.ones((4, 3), layout=gdt.Layout(["x", None], mesh))
+    order.faults.clear()
+    if stream == "used":
+        for device in range(2):
+            with engine.CUPY.cuda.Device(device):
+                engine.CUPY.cuda.Stream(non_blocking=True).use()
+        x = x + 0.0
+        order.faults.clear()  # a stream that waits for nobody has read what `before` wrote
+    computing = [here.compute_stream(i) for i in range(2)]
+    batches = [np.zeros((0, 3), np.float32), *[np.full((4, 3), i, np.float32) for i in range(6)]]
+    placed = threading.Semaphore(0)
+
+    def place(batch: np.ndarray) -> Any:
+        out = gdt.asarray(batch, layout=gdt.Layout(["x" if len(batch) else None, None], mesh))
+        placed.release()
+        return out
+
+    total, start, seen = x, len(calls), 0
+    for number, batch in enumerate(Feed(batches, place, prefetch=1).take(), 1):
+        while seen < min(number + 2, len(batches)):  # one waits in the queue, one for its place
+            seen += placed.acquire()  # so the thread is not at work while this one is
+        total = total + (batch if len(batch) else batch.sum())
+        del batch
+    assert total.tolist() == np.full((4, 3), 16.0).tolist() and not order.faults
+    asked = calls[start:]
+    copying = {s for s, what, _ in asked if what == "wait" and s not in computing}
+    assert {s.device_id for s in copying} == {0, 1} and not copying & {*before}
+    recorded = {event: s for s, what, event in asked if what == "record"}
+    assert not [e for s, what, e in asked if what == "wait" and recorded[e] in copying]
+    waits = [recorded[e] for s, what, e in asked if what == "wait" and s in copying]
+    assert {*waits} <= {*computing} and len(waits) == 2 * (len(batches) - 1)
+    for device in range(2):
+        with engine.CUPY.cuda.Device(device):
+            before[device].use()
 
 
 def test_a_backend_makes_no_contexts_on_gpus_that_it_does_not_use() -> None:

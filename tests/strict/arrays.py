@@ -153,7 +153,10 @@ class StrictArray:
         if not isinstance(arr, np.ndarray) or arr.shape != self.shape or arr.dtype != self.dtype:
             raise ValueError("Shape or dtype mismatch")
         self._machine.send()
-        written(self, self._machine)
+        if stream is None:
+            written(self, self._machine)
+        else:
+            self.memory.writes(stream.ptr)
         self._host[...] = arr
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

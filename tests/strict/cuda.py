@@ -199,6 +199,7 @@ class Stream:
 
     def synchronize(self) -> None:
         self._machine.wait("Stream.synchronize")
+        self._machine.order.waited([self.ptr])
 
     def begin_capture(self, mode: int | None = None) -> None:
         if not self.non_blocking:

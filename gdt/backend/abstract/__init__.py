@@ -75,6 +75,10 @@ class AbstractBackend:
         """Return `function`."""
         return function
 
+    def copying_ahead(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: there are no values to copy."""
+        return nullcontext()
+
     @contextmanager
     def overlapping(self, mesh: Any) -> Iterator[list[Any]]:
         """Tell the listener that what is sent in this context may run beside computation."""
