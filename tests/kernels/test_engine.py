@@ -10,6 +10,7 @@ import pytest
 
 import gdt
 from gdt.caches import Cache
+from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 from gdt.ops.products import contraction
@@ -83,16 +84,24 @@ def test_stacks_of_matrices_run_the_kernel(
     assert kernels_of(explanation) == ["matmul_simt"]
 
 
-def test_a_stack_of_more_matrices_than_a_grid_has_blocks_is_launched_in_halves(
+def test_a_product_of_more_than_a_launch_takes_is_launched_in_halves(
     emulated: EmulatedBackend, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
     monkeypatch.setattr(contraction, "GRID_LIMIT", (0, 0, 2))
-    x, w = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((3, 5, 2))
-    placed = [gdt.asarray(a, layout=gdt.Layout.replicated(mesh_of(ONE), a.ndim)) for a in (x, w)]
-    gdt.matmul(*placed)
-    emulated.runner.ran.clear()
-    np.testing.assert_allclose(gdt.matmul(*placed).numpy(), x @ w, rtol=1e-13, atol=1e-13)
-    assert emulated.runner.ran == {"matmul_simt": 4}  # of one matrix and of two, twice
+    monkeypatch.setattr(launches, "INT_LIMIT", 6)
+    for x_shape, w_shape, count in (
+        ((2, 3, 4, 5), (3, 5, 2), 4),  # stacks of one matrix and of two, twice
+        ((9, 5), (5, 4), 2),  # rows
+        ((2, 1, 9, 5), (1, 5, 4), 4),  # matrices, then rows
+        ((1, 5), (5, 9), 2),  # columns
+    ):
+        values = rng.standard_normal(x_shape), rng.standard_normal(w_shape)
+        x, w = (gdt.asarray(a, layout=replicated(a.ndim)) for a in values)
+        for _ in range(3):  # of which the last repeats launches
+            emulated.runner.ran.clear()
+            product = gdt.matmul(x, w).numpy()
+            assert emulated.runner.ran == {"matmul_simt": count}
+            np.testing.assert_allclose(product, values[0] @ values[1], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize(("dtype", "problem"), [("int64", "no kernel"), ("complex64", "no kernel")])

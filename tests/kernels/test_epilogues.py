@@ -11,6 +11,7 @@ import pytest
 
 import gdt
 from gdt.backend import backend_of
+from gdt.cuda import launches
 from tests.needs import need_compiler
 
 from . import strict_kernels
@@ -108,6 +109,25 @@ def test_a_long_sum_is_one_launch_of_a_captured_step(mesh: gdt.Mesh) -> None:
         assert got == want
         x = x * -1.25
     assert (captured, eager) == ([1, 0], [1, 1])
+
+
+def test_a_product_in_halves_ends_as_one_launch_does(
+    mesh: gdt.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 12 rows and 16 columns, where a launch takes 6 of each."""
+    monkeypatch.setattr(launches, "INT_LIMIT", 6)
+    x, w, bias, _ = operands("float32")
+    ran = backend_of(mesh).runner.ran
+
+    def layer(x: Any) -> Any:
+        out, pull = gdt.vjp(lambda x: gdt.relu(gdt.relu(x @ w + bias) @ w.mT), x)
+        return out, *pull(x)
+
+    found = replayed(layer, x)
+    assert found[0] == ["matrix_product", "add", "relu"]
+    ran.clear()
+    gdt.relu(x @ w + bias).numpy()
+    assert ran["matmul_simt"] > 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

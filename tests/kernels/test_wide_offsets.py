@@ -14,12 +14,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gdt.cuda import launches, runner, sources
 from gdt.cuda.runner import KernelCall
+from gdt.cuda.tensor_map import STRUCT, TensorMap
 from tests.needs import need_compiler
 
 from .harness import empty, garbage
@@ -38,11 +40,13 @@ FEW, MANY = (1 << 10) + 8, (1 << 21) + 8  # of elements together more than 2^31
 HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
-def sparse(shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros of float16 in memory of which only pages that are touched exist."""
-    size = int(np.prod(shape)) * HALF.itemsize
+def sparse(shape: tuple[int, ...], dtype: Any = HALF) -> np.ndarray:
+    """Zeros in memory of which only pages that are touched exist."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
-    return np.frombuffer(mmap.mmap(-1, size, flags=flags), HALF).reshape(shape)
+    memory = mmap.mmap(-1, size, flags=flags)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)  # else pages of 2 MB
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def run_last_block(call: KernelCall, folder: Path | None = None) -> None:
@@ -50,7 +54,10 @@ def run_last_block(call: KernelCall, folder: Path | None = None) -> None:
     library = worker.load(str(build(call.instance.file, [call.instance], None, folder)))
     held, values = [], runner.check(call, folder)
     for parameter, value in zip(sources.parameters(call.instance, folder), values, strict=True):
-        if not parameter.pointer:
+        if isinstance(value, TensorMap):
+            held.append(sparse((1,), STRUCT))  # which is aligned to a page
+            held[-1][:] = value.plain(value.array.ctypes.data)
+        elif not parameter.pointer:
             held.append(np.atleast_1d(value))
         else:
             held.append(np.array([0 if value is None else value.ctypes.data], np.uint64))
@@ -114,9 +121,45 @@ def normalized(folder: Path | None) -> None:
     assert y[-1, -1, -1, 0] == 4
 
 
+def product(x_t: bool, w_t: bool, dtype: Any, folder: Path | None, **options: Any) -> None:
+    """The operands and the result, or a stack of results, have offsets past 2^31. Of the parts of
+    the sum only the last is there."""
+    x = sparse((FEW, MANY), dtype).T if x_t else sparse((MANY, FEW), dtype)
+    w = sparse((FEW, MANY), dtype)[:, :FEW]
+    w = w.T if w_t else w
+    x[-1, -3:], w[-3:, -1] = (1, 2, 3), (4, 5, 6)
+    for items in (1,) if x_t else (1, 4):
+        stack = x.reshape((items, -1, FEW)) if items > 1 else x[None]
+        out = sparse((len(stack), MANY // len(stack), FEW), dtype)
+        calls = launches.matmul(stack, w[None], out, sparse, mesh_ndim=1, **options)
+        for call in calls:
+            run_last_block(call, folder)
+        assert len(calls) == options["pieces"]
+        assert out[-1, -1, -1] == 32
+
+
+def products(folder: Path | None) -> None:
+    product(False, True, SINGLE, folder, pieces=2)
+
+
+def transposed_products(folder: Path | None) -> None:
+    product(True, False, SINGLE, folder, pieces=1)
+
+
+def tensor_core_products(folder: Path | None) -> None:
+    product(True, False, HALF, folder, pieces=2, tensor_cores=True, tile=64)
+
+
+def hopper_products(folder: Path | None) -> None:
+    options = {"tensor_cores": True, "arch": "sm_90a", "tile": 128, "multiprocessors": 2**30}
+    product(False, False, HALF, folder, pieces=2, **options)
+    product(True, True, HALF, folder, pieces=1, **options)
+
+
 CHECKS: dict[str, Callable[[Path | None], None]] = {
     "rows": total_of_a_row, "columns": total_of_a_column, "place": place_in_a_row,
-    "cross-entropy": loss_and_gradient, "batch norm": normalized,
+    "cross-entropy": loss_and_gradient, "batch norm": normalized, "products": products,
+    "transposed": transposed_products, "mma": tensor_core_products, "wgmma": hopper_products,
 }  # fmt: skip
 
 
@@ -132,6 +175,18 @@ PLANTED = [  # a check, and an offset of 32 bits that it finds
     ("place", "reduce.cu", "static_cast<long long>(row) * n;\n  Winner", "row * n;\n  Winner"),
     ("cross-entropy", "softmax_ce.cu", "static_cast<long long>(row) * classes", "row * classes"),
     ("batch norm", "batchnorm.cu", "y + static_cast<long long>(item) * outer", "y + item * outer"),
+    ("products", "matmul.cu", "line * row + k : k * row", "line * (int)row + k : k * (int)row"),
+    ("transposed", "matmul.cuh", "at = static_cast<long long>(row) * n +", "at = row * n +"),
+    ("mma", "matmul.cu", "line * row + k : k * row", "line * (int)row + k : k * (int)row"),
+    (
+        "products",
+        "matmul.cu",
+        "long long size = static_cast<long long>(m) * n,",
+        "int size = m * n; const long long",
+    ),
+    ("mma", "matmul.cuh", "at = static_cast<long long>(row) * n +", "at = row * n +"),
+    ("wgmma", "matmul.cuh", "at = static_cast<long long>(row) * n +", "at = row * n +"),
+    ("wgmma", "matmul.cuh", "size = static_cast<long long>(m) * n, at", "size = m * n, at"),
 ]
 
 

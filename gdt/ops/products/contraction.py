@@ -239,9 +239,9 @@ class Epilogue(NamedTuple):
     """The end of a kernel of products, for each element of the result: a sum with a bias of its
     column, and an activation, which may read an element of `aux`; see `launches.matmul`."""
 
-    activation: str
-    bias: Block | None
-    aux: Block | None
+    activation: str = "none"
+    bias: Block | None = None
+    aux: Block | None = None
 
 
 class KernelProducts:
@@ -259,29 +259,46 @@ class KernelProducts:
             dtype = launcher.xp.result_type(dtype, w.dtype)
             x, w = x.astype(dtype, copy=False), w.astype(dtype, copy=False)
         x, w, mesh_ndim = self._walkable(x), self._walkable(w), x.ndim - 2
-        finish = {} if self.epilogue is None else self._finish(self.epilogue, out, w.shape[-1])
+        finish = self.epilogue and self._finish(self.epilogue, out, w.shape[-1])
         if out is None:
             batch, others = x.shape[:mesh_ndim], w.shape[:mesh_ndim]
             if batch != others:
                 batch = np.broadcast_shapes(batch, others)
             shape = (*batch, x.shape[-2], w.shape[-1])
             out = launcher.empty(shape, launcher.result_dtype(dtype))
-        if math.prod(out.shape[:-2]) > GRID_LIMIT[2]:
-            return self._in_halves(x, w, out)
-        runner = launcher.runner
-        tensor_cores = _on_tensor_cores(dtype, runner.arch)
+        tensor_cores = _on_tensor_cores(dtype, launcher.runner.arch)
         if tensor_cores:
             x, w = self._aligned(x, w.shape[-1]), self._aligned(w, x.shape[-2])
-        calls = launches.matmul(
-            x, w, out, launcher.empty,
-            mesh_ndim=mesh_ndim, arch=runner.arch, tensor_cores=tensor_cores,
-            multiprocessors=runner.multiprocessors, arrivals=launcher.counters(), **finish,
-        )  # fmt: skip
-        launcher.run(calls)
+        self._launch(x, w, out, tensor_cores, finish or Epilogue())
         return out
 
-    def _finish(self, epilogue: Epilogue, out: Block | None, columns: int) -> dict[str, Any]:
-        """The arguments of a launch that computes `out`, the whole result, with an epilogue."""
+    def _launch(
+        self, x: Block, w: Block, out: Block, tensor_cores: bool, epilogue: Epilogue
+    ) -> None:
+        """Launch a product of operands that kernels take: in halves, and these in halves, while it
+        has more matrices, or a matrix more rows or columns, than one launch takes."""
+        launcher, runner, shape = self.launcher, self.launcher.runner, out.shape
+        if math.prod(shape[:-2]) <= GRID_LIMIT[2] and max(shape) <= launches.INT_LIMIT:
+            calls = launches.matmul(
+                x, w, out, launcher.empty, **epilogue._asdict(),
+                mesh_ndim=out.ndim - 2, arch=runner.arch, tensor_cores=tensor_cores,
+                multiprocessors=runner.multiprocessors, arrivals=launcher.counters(),
+            )  # fmt: skip
+            launcher.run(calls)
+            return
+        axis = next(i for i, size in enumerate(shape) if size > 1)  # so that halves lie in order
+        rows, columns = out.ndim - 2, out.ndim - 1
+        activation, bias, aux = epilogue
+        for half in (slice(shape[axis] // 2), slice(shape[axis] // 2, None)):
+            part = partial(_along, axis, half)
+            own = bias[..., half] if bias is not None and axis == columns else bias
+            self._launch(
+                x if axis == columns else part(x), w if axis == rows else part(w), part(out),
+                tensor_cores, Epilogue(activation, own, part(aux)),
+            )  # fmt: skip
+
+    def _finish(self, epilogue: Epilogue, out: Block | None, columns: int) -> Epilogue:
+        """An epilogue as a launch takes it that computes `out`, the whole result."""
         activation, bias, aux = epilogue
         if out is None:
             raise self.launcher.refused("the product lies in another order than the result")
@@ -291,21 +308,7 @@ class KernelProducts:
             bias = self.launcher.contiguous(bias).reshape((*[1] * (out.ndim - 2), columns))
         if aux is not None:
             aux = self.launcher.contiguous(aux).reshape(out.shape)
-        return {"bias": bias, "aux": aux, "activation": activation}
-
-    def _in_halves(self, x: Block, w: Block, out: Block) -> Block:
-        """The product of a stack of more matrices than one launch takes."""
-        if self.epilogue is not None:
-            raise self.launcher.refused("a stack in several launches has no epilogue")
-        axis = next(
-            i for i, size in enumerate(out.shape) if size > 1
-        )  # so that halves lie in order
-        middle = out.shape[axis] // 2
-        for part in (slice(middle), slice(middle, None)):
-            at = (*[slice(None)] * axis, part)
-            left, right = (a if a.shape[axis] == 1 else a[at] for a in (x, w))
-            self.matmul(left, right, out[at])
-        return out
+        return Epilogue(activation, bias, aux)
 
     def _aligned(self, x: Block, uses: int) -> Block:
         """`x`, copied into rows that begin on 16 bytes if tensor cores use each element often: rows
@@ -327,6 +330,11 @@ class KernelProducts:
         if x.itemsize in (down, across) or 1 in (rows, columns):
             return x
         return self.launcher.xp.ascontiguousarray(x)
+
+
+def _along(axis: int, part: slice, x: Block | None) -> Block | None:
+    """The part of a block along an axis, of a block that is the same along it the whole."""
+    return x if x is None or x.shape[axis] == 1 else x[(*[slice(None)] * axis, part)]
 
 
 def contract_with_kernels(
