@@ -1,4 +1,7 @@
-"""The kernels of attention: every head, and every tile of its positions, is an item of a launch."""
+"""The kernels of attention: every head, and every tile of its positions, is an item of a launch.
+
+Blocks are (mesh axes..., batch..., positions, features), or have an axis of tiles after the batch.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,7 @@ Block = Any
 
 
 def _operands(launcher: Launcher, *blocks: Block) -> tuple[list[Block], tuple[int, ...]]:
-    """Return blocks (mesh axes..., batch..., tiles, positions, features) without gaps, and the
-    leading axes to which they broadcast."""
+    """Return blocks without gaps, and the leading axes to which they broadcast."""
     dtypes = {a.dtype for a in blocks}
     if len(dtypes) > 1:
         raise launcher.refused(f"operands are of {', '.join(sorted(map(str, dtypes)))}")
@@ -55,8 +57,9 @@ def _positions(
     """Return the positions of the first query and of the first key, and the index of the head, of
     every item; None where all are 0."""
     xp, tiles = launcher.xp, leading[-1]
-    drops = how.drops(xp, key, shards, (), leading[:-1])
-    head = None if drops is None else xp.ascontiguousarray(drops.heads.reshape(*leading[:-1], 1))
+    batch, items = (leading[:-1], (*leading[:-1], 1)) if how.has_tiles else (leading, leading)
+    drops = how.drops(xp, key, shards, (), batch)
+    head = None if drops is None else xp.ascontiguousarray(drops.heads.reshape(items))
     if how.query_tiles == 1 and how.key_tiles == 1:
         return None, None, head
     start = shards.start["...1"]  # (mesh axes...)
@@ -82,7 +85,7 @@ def attention_kernel(
     *,
     shards: Shards,
 ) -> tuple[Block, Block]:
-    """The results of queries in their tiles, and the logarithms of the denominators."""
+    """The results of queries, and the logarithms of the denominators."""
     (q, k, v), leading = _operands(launcher, q, k, v)
     out = launcher.empty((*leading, q.shape[-2], v.shape[-1]), q.dtype.name)
     denominators = launcher.empty((*leading, q.shape[-2]), "float32")

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operands
+from gdt.array.operands import all_on_one_mesh, as_operands
 from gdt.array.registry import public
+from gdt.caches import memoized
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.nn.functions.attention.ring import attend_to_tiles
+from gdt.nn.functions.attention.ring import attend_in_ring, for_tiles
 from gdt.nn.functions.attention.spans import Spans
+from gdt.nn.functions.attention.tiles import attention_of_tiles
 from gdt.ops.blocks.windows import plain_tiling, tiled, untiled
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
@@ -21,6 +23,7 @@ from gdt.ops.extrema import max_
 from gdt.ops.movement import relayout
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape
+from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
@@ -28,16 +31,16 @@ from gdt.sharding.mesh import Mesh
 __all__ = ["attention"]
 
 
-def _checked(
-    q: Any, k: Any, v: Any, mask: Any
-) -> tuple[DistributedArray, DistributedArray, DistributedArray, DistributedArray | None]:
-    """Return the operands as arrays of one rank, or raise ShapeError or DtypeError."""
-    arrays = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
-    operands = as_operands("attention", **arrays)
-    types = {name: a.type for name, a in zip(arrays, operands, strict=True)}
-    q, k, v = operands[:3]
+@memoized(1_000)
+def _checked_spans(
+    q: ArrayType, k: ArrayType, v: ArrayType, mask: ArrayType | None, causal: bool,
+    scale: float | None, dropout: float,
+) -> Spans:  # fmt: skip
+    """Return the spans of an attention of operands of these types, which has no tiles where no
+    positions are split; or raise ShapeError or DtypeError."""
+    operands = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
     problem = ""
-    if min(a.ndim for a in (q, k, v)) < 2:
+    if min(t.ndim for t in (q, k, v)) < 2:
         problem = "q, k and v are (..., positions, features)"
     elif q.shape[-1] != k.shape[-1]:
         problem = f"queries have {q.shape[-1]} features, and keys {k.shape[-1]}"
@@ -46,37 +49,65 @@ def _checked(
     elif not k.shape[-2]:
         problem = "there are no keys"
     if problem:
-        raise error(ShapeError, problem, operands=types)
-    if any(kind_of(a.dtype) != "f" for a in (q, k, v)):
-        raise error(DtypeError, "operands are not floating-point", operands=types)
-    leading = [a.shape[:-2] for a in operands]
+        raise error(ShapeError, problem, operands=operands)
+    if any(kind_of(t.dtype) != "f" for t in (q, k, v)):
+        raise error(DtypeError, "operands are not floating-point", operands=operands)
+    leading = [t.shape[:-2] for t in operands.values()]
     try:
-        shape = np.broadcast_shapes(*leading) if len(set(leading)) > 1 else leading[0]
+        shape = np.broadcast_shapes(*leading)
     except ValueError:
         problem = f"leading axes {', '.join(map(str, leading))} do not broadcast"
-        raise error(ShapeError, problem, operands=types) from None
-    if mask is None:
-        return q, k, v, None
-    seen = operands[3]
-    if seen.dtype != bool:
+        raise error(ShapeError, problem, operands=operands) from None
+    if mask is not None:
+        _check_mask(mask, operands)
+    query_axes, key_axes = _axes_of_tiles(q, k, v)
+    query_tiles, key_tiles = (
+        math.prod(q.mesh.sizes[a] for a in axes) for axes in (query_axes, key_axes)
+    )
+    return Spans(
+        q.shape[-2],
+        k.shape[-2],
+        query_tiles,
+        key_tiles,
+        bool(causal),
+        1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
+        rate=float(dropout),
+        leading=shape if dropout else (),
+        has_tiles=bool(query_axes or key_axes),
+    )
+
+
+def _check_mask(mask: ArrayType, operands: dict[str, ArrayType]) -> None:
+    """Raise DtypeError or ShapeError for a mask that does not fit."""
+    if mask.dtype != bool:
         remedy = "It is True where a query sees a key."
-        raise error(DtypeError, "mask is not bool", operands=types, remedy=remedy)
-    sizes = (1, 1, *seen.shape)[-2:]
-    if any(n not in (1, m) for n, m in zip(sizes, (q.shape[-2], k.shape[-2]), strict=True)):
-        problem = f"a mask of {sizes} is not for {q.shape[-2]} queries and {k.shape[-2]} keys"
-        raise error(ShapeError, problem, operands=types)
-    if shape != np.broadcast_shapes(*leading[:3]):  # queries that differ in what they see
-        q = broadcast_to(q, (*shape, *q.shape[-2:]))
-    return q, k, v, reshape(seen, sizes) if seen.ndim < 2 else seen
+        raise error(DtypeError, "mask is not bool", operands=operands, remedy=remedy)
+    sizes, queries, keys = (
+        (1, 1, *mask.shape)[-2:],
+        operands["q"].shape[-2],
+        operands["k"].shape[-2],
+    )
+    if any(n not in (1, m) for n, m in zip(sizes, (queries, keys), strict=True)):
+        problem = f"a mask of {sizes} is not for {queries} queries and {keys} keys"
+        raise error(ShapeError, problem, operands=operands)
 
 
-def _checked_key(dropout: float, key: Any, mesh: Mesh) -> Any:
-    """Return the key of dropout on a mesh, or 0 if nothing is dropped; or raise ArgumentError."""
+def _axes_of_tiles(q: ArrayType, k: ArrayType, v: ArrayType) -> tuple[Axes, Axes]:
+    """Return the mesh axes that split the positions of queries, and those of keys and values, which
+    are cut as queries are if both are split."""
+    query_axes, key_axes = q.layout.dims[-2], k.layout.dims[-2] or v.layout.dims[-2]
+    return query_axes, query_axes if query_axes and key_axes else key_axes
+
+
+def _check_dropout(dropout: float) -> None:
+    """Raise ArgumentError for what is no probability to drop a weight."""
     if not 0 <= dropout < 1:
         problem = f"dropout is {dropout!r}"
         raise error(ArgumentError, problem, remedy="It is in [0, 1).")
-    if not dropout:
-        return 0
+
+
+def _checked_key(key: Any, mesh: Mesh) -> Any:
+    """Return the key of dropout on a mesh, or raise ArgumentError."""
     if key is None:
         remedy = "Pass key=gdt.random.key(), or a seed."
         raise error(ArgumentError, "dropout has no key", remedy=remedy)
@@ -142,31 +173,61 @@ def attention(
     >>> gdt.attention(x, x, x, causal=True).numpy().round(2).tolist()
     [[1.0, 0.0], [0.33, 0.67]]
     """
-    q, k, v, seen = _checked(q, k, v, mask)
-    key = _checked_key(dropout, key, q.mesh)
-    query_axes, key_axes = q.layout.dims[-2], k.layout.dims[-2] or v.layout.dims[-2]
+    if mask is not None or not all_on_one_mesh((q, k, v)):
+        arrays = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
+        q, k, v, *masks = as_operands("attention", **arrays)
+        mask = masks[0] if masks else None
+    if scale is not None and type(scale) is not float:
+        scale = float(scale)
+    if dropout != 0:
+        _check_dropout(dropout)
+    seen = None if mask is None else mask.type
+    how = _checked_spans(q.type, k.type, v.type, seen, causal, scale, dropout)
+    key = _checked_key(key, q.mesh) if how.rate else 0
+    q, mask = (q, True) if mask is None else _of_one_rank(q, k, v, mask)
+    if how.has_tiles:
+        return _of_tiles(q, k, v, mask, key, how)
+    return _attention(q, k, v, mask, key, how=how)[0]
+
+
+_attention = attention_of_tiles.__call__  # a call of the object takes longer
+
+
+def _of_one_rank(
+    q: DistributedArray, k: DistributedArray, v: DistributedArray, mask: DistributedArray
+) -> tuple[DistributedArray, DistributedArray]:
+    """Return queries with the leading axes of the mask, if they differ in what they see; and the
+    mask with axes of queries and keys."""
+    others = [a.shape[:-2] for a in (q, k, v)]
+    shape = np.broadcast_shapes(mask.shape[:-2], *others)
+    if shape != np.broadcast_shapes(*others):
+        q = broadcast_to(q, (*shape, *q.shape[-2:]))
+    return q, reshape(mask, (1, 1, *mask.shape)[-2:]) if mask.ndim < 2 else mask
+
+
+def _of_tiles(
+    q: DistributedArray, k: DistributedArray, v: DistributedArray, mask: Any, key: Any, how: Spans
+) -> DistributedArray:
+    """Return attention of positions that are split."""
+    query_axes, key_axes = _axes_of_tiles(q.type, k.type, v.type)
     if query_axes and key_axes:
-        key_axes = query_axes
         k, v = _of_one_batch(k, v)
-    tiles = [math.prod(q.mesh.sizes[a] for a in axes) for axes in (query_axes, key_axes)]
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    leading = np.broadcast_shapes(*[a.shape[:-2] for a in (q, k, v)]) if dropout else ()
-    sizes, rate = (q.shape[-2], k.shape[-2]), float(dropout)
-    how = Spans(*sizes, tiles[0], tiles[1], causal, scale, rate=rate, leading=leading)
     queries, keys, values = _cut(q, query_axes), _cut(k, key_axes), _cut(v, key_axes)
-    mask_of_all: Any = True if seen is None else _whole_mask(seen, query_axes)
-    out, sums = attend_to_tiles(queries, keys, values, mask_of_all, key, how=how)
-    if how.query_tiles == 1 and how.key_tiles > 1:
-        out = _merged(out, sums)  # (..., 1, queries, f)
+    whole = mask if mask is True else _whole_mask(mask, query_axes)
+    if how.is_ring:
+        out, sums = attend_in_ring(queries, keys, values, whole, key, how=how)
+    else:
+        out, sums = attention_of_tiles(queries, keys, values, for_tiles(whole), key, how=how)
+        if how.key_tiles > 1:
+            out = _merged(out, sums)  # (..., 1, queries, f)
     return untiled(out, plain_tiling(how.queries, out.ndim - 3, how.query_tiles, query_axes))
 
 
 def _whole_mask(mask: DistributedArray, axes: Axes) -> DistributedArray:
-    """Return a mask (..., queries, keys) with an axis for tiles and whole positions, which is not
-    split over the mesh axes `axes` of the tiles."""
+    """Return a mask with whole positions, which is not split over the mesh axes `axes` of the
+    tiles."""
     batch = [tuple(a for a in dim if a not in axes) for dim in mask.layout.dims[:-2]]
-    layout = Layout.of(mask.mesh, (*batch, (), ()))
-    return expand_dims(relayout(mask, layout), -3)
+    return relayout(mask, Layout.of(mask.mesh, (*batch, (), ())))
 
 
 def _merged(out: DistributedArray, sums: DistributedArray) -> DistributedArray:

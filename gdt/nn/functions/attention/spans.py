@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.engine.plan import Shards
+from gdt.engine.plan import EXACT, Shards
 from gdt.nn.functions.attention.blocks import Drops, TilePosition
 
 Block = Any
@@ -21,7 +21,8 @@ class Spans(NamedTuple):
     each. causal: whether a query sees no key of a later position. scale: the factor of the scores.
     step: the step of the ring, where both are cut: tile i of the queries meets tile i - step of the
     keys. rate: the probability that a weight is dropped. leading: the shape of the weights without
-    their last axes (queries, keys); () where no weight is dropped.
+    their last axes (queries, keys); () where no weight is dropped. has_tiles: whether operands have
+    an axis of tiles in front of (positions, features).
     """
 
     queries: int
@@ -33,6 +34,7 @@ class Spans(NamedTuple):
     step: int = 0
     rate: float = 0.0
     leading: tuple[int, ...] = ()
+    has_tiles: bool = True
 
     def drops(
         self, xp: Any, key: Block, shards: Shards, at: tuple[int, ...], batch: tuple[int, ...]
@@ -45,7 +47,7 @@ class Spans(NamedTuple):
             return None
         ndim, heads = len(self.leading), xp.zeros((), np.int64)
         for axis, size in enumerate(batch[len(batch) - ndim :]):
-            factor = f"...{ndim - axis + 1}"  # counted from the last axis, which is `TILES`
+            factor = f"...{ndim - axis + self.has_tiles}"  # counted from the last axis
             along = [-1 if a == axis else 1 for a in range(ndim)]
             index = xp.arange(size).reshape(along)
             if factor in shards.split:  # (mesh axes..., batch...) if `at` is ()
@@ -54,6 +56,18 @@ class Spans(NamedTuple):
             heads = heads + index * math.prod(self.leading[axis + 1 :])
         heads = xp.broadcast_to(heads, batch).reshape(-1)
         return Drops(key.reshape(()), self.rate, heads, self.queries, self.keys)
+
+    def are_split(self, shards: Shards) -> bool:
+        """Return whether the tiles are split over devices."""
+        return self.has_tiles and TILES in shards.split
+
+    def number_of(self, xp: Any, shards: Shards, at: tuple[int, ...], tile: int) -> Any:
+        """Return the number that tile `tile` of a block has in the whole array: on the host an
+        int."""
+        if not self.are_split(shards):
+            return tile
+        number = _start(shards, TILES, at) + tile
+        return int(number) if xp is np else number
 
     def place(self, tile: Any, queries: int, keys: int) -> TilePosition:
         """Return the positions of tile number `tile`, in the order of the tiles that devices hold.
@@ -75,12 +89,7 @@ class Spans(NamedTuple):
         return self.query_tiles > 1 and self.key_tiles > 1
 
 
-def number_of(xp: Any, shards: Shards, at: tuple[int, ...], tile: int) -> Any:
-    """Return the number that tile `tile` of a block has in the whole array: on the host an int."""
-    if TILES not in shards.split:
-        return tile
-    number = _start(shards, TILES, at) + tile
-    return int(number) if xp is np else number
+EXACT.add(Spans)
 
 
 def _start(shards: Shards, factor: str, at: tuple[int, ...]) -> Any:
