@@ -15,10 +15,11 @@ template <typename A, typename O> struct Epilogue {
   const O *bias, *aux;
   int activation;
 
+  __device__ __forceinline__ bool follows() const { return bias || activation != NONE; }
   // Elements `at` to `at` + N of the result, in columns from `column` on.
   template <int N>
-  __device__ __forceinline__ void operator()(long long at, int column,
-                                             const Pack<A, N>& sums) const {
+  __device__ __forceinline__ Pack<O, N> finish(long long at, int column,
+                                               const Pack<A, N>& sums) const {
     typedef Pack<O, N> Elements;
     Elements addend = {}, seen = {}, result;
     if (bias) addend = load<Elements>(bias + column);
@@ -31,7 +32,12 @@ template <typename A, typename O> struct Epilogue {
       if (activation == RELU_BACKWARD) value *= A(widen(seen.of[i])) > A(0) ? A(1) : A(0);
       result.of[i] = narrow<O>(value);
     }
-    store(out + at, result);
+    return result;
+  }
+  template <int N>
+  __device__ __forceinline__ void operator()(long long at, int column,
+                                             const Pack<A, N>& sums) const {
+    store(out + at, finish(at, column, sums));
   }
 };
 // The destination of sums: the epilogue, or the part of one piece among several.

@@ -20,6 +20,11 @@
 //   slot, rows along k:  x: TILE_M rows of 128 bytes, w: TILE_N rows of 128 bytes
 //   slot, across k:      for each 64 lines, one row of 128 bytes for each k
 //
+// Results of 16 bits whose rows begin on 16 bytes are stored by the accelerator too: `stored` is
+// then a tensor map of out, with boxes of SLAB_ROWS by 64 columns. A warp's slab has room for two
+// boxes; one of them is read while the other is written, or while the next tile is multiplied.
+// Else `stored` is any map, `has_map` is 0, and threads store float sums from the slab.
+//
 // Launch: block HOPPER_THREADS; grid: one block for each multiprocessor, but no more than there are
 // tasks, which are (tiles of m x n, pieces, items), tiles fastest. Dynamic shared memory: the
 // slots, then a slab for each multiplying warp. Not yet measured on a GPU.
@@ -30,7 +35,9 @@ constexpr int TILE_M = 128;
 constexpr int SLOTS_BYTES = 196608;
 constexpr int SLAB_COLUMNS = 64;
 constexpr int SLAB_ROWS = 16;
-constexpr int SLABS_BYTES = 32768;
+constexpr int BOX_BYTES = 2048;  // of SLAB_ROWS by SLAB_COLUMNS results of 16 bits
+constexpr int SLAB_BYTES = 4096;    // of SLAB_ROWS by SLAB_COLUMNS sums, or two boxes
+constexpr int SLABS_BYTES = 32768;  // of eight warps
 constexpr int PACK = 4;  // elements that are stored at once
 constexpr int FEEDER_REGISTERS = 40;
 constexpr int MULTIPLIER_REGISTERS = 232;
@@ -91,12 +98,75 @@ __device__ __forceinline__ void drain(const float (&sums)[COLUMNS / 2], float* s
     }
   }
 }
+// Apply the epilogue to the products in a box, which are rounded already; `at` finds its elements.
+template <typename O, typename At>
+__device__ __forceinline__ void finish_box(At at, const Sink<float, O>& sink, Corner corner,
+                                           int lane) {
+  constexpr int N = PER_PACK<O>;
+  const bool packs = sink.template packs<N>();
+  auto finish = [&](int row, int column, auto like) {
+    decltype(like)* place = reinterpret_cast<decltype(like)*>(at(row, column));
+    const int to_row = corner.row + row, to_column = corner.column + column;
+    if (to_row >= sink.m || to_column >= sink.n) return;
+    Pack<float, sizeof(like) / sizeof(O)> sums;
+#pragma unroll
+    for (int e = 0; e < sizeof(like) / sizeof(O); e++) sums.of[e] = widen(place->of[e]);
+    const long long out = static_cast<long long>(to_row) * sink.n + to_column;
+    *place = sink.epilogue.finish(out, to_column, sums);
+  };
+#pragma unroll 1
+  for (int i = lane * N; i < SLAB_ROWS * SLAB_COLUMNS; i += WARP * N) {
+    const int row = i / SLAB_COLUMNS, column = i % SLAB_COLUMNS;
+    if (packs) {
+      finish(row, column, Pack<O, N>());
+    } else {
+#pragma unroll 1
+      for (int e = 0; e < N; e++) finish(row, column + e, Pack<O, 1>());
+    }
+  }
+}
+// The same for results of 16 bits, which the accelerator stores through the map of `out`. The
+// 16 bytes number i of row r of a box are at i ^ r % 8, as in `copy_tile`.
+template <int COLUMNS, typename O>
+__device__ __forceinline__ void store_boxes(const float (&sums)[COLUMNS / 2], unsigned char* slab,
+                                            const Sink<float, O>& sink, const TensorMap* out,
+                                            Corner corner, int item, int lane) {
+  constexpr int N = PER_PACK<O>;
+#pragma unroll 1  // the epilogue is compiled once
+  for (int first = 0; first < COLUMNS; first += SLAB_COLUMNS) {
+    unsigned char* box = slab + first / SLAB_COLUMNS % 2 * BOX_BYTES;
+    auto at = [&](int row, int column) {
+      return reinterpret_cast<O*>(box + row * ROW_BYTES) + (column / N ^ row % 8) * N + column % N;
+    };
+    if (lane == 0) ptx::store_wait<1>();  // this box has been read
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i += 8)  // an index known to the compiler
+      if (i / (SLAB_COLUMNS / 2) * SLAB_COLUMNS == first)
+        ptx::store_matrix_x4(at(lane % SLAB_ROWS, i * 2 % SLAB_COLUMNS + lane / SLAB_ROWS * 8),
+                             {ptx::to_pair(sums[i], sums[i + 1], O()),
+                              ptx::to_pair(sums[i + 2], sums[i + 3], O()),
+                              ptx::to_pair(sums[i + 4], sums[i + 5], O()),
+                              ptx::to_pair(sums[i + 6], sums[i + 7], O())});
+    if (sink.epilogue.follows()) {
+      __syncwarp();
+      finish_box(at, sink, {corner.row, corner.column + first}, lane);
+    }
+    ptx::store_fence();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::store_tile(out, box, corner.column + first, corner.row, item);
+      ptx::store_commit();
+    }
+  }
+}
 }  // namespace
 
 template <typename T, typename O, int TILE_N, bool X_T, bool W_T>
 __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap x, Strides x_strides,
-                 const __grid_constant__ TensorMap w, Strides w_strides, O* out,
+                 const __grid_constant__ TensorMap w, Strides w_strides,
+                 const __grid_constant__ TensorMap stored, int has_map, O* out,
                  const O* __restrict__ bias, Strides bias_strides, const O* __restrict__ aux,
                  float* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, int pieces,
                  int items, int activation) {
@@ -134,8 +204,7 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
   } else {
     ptx::raise_registers<MULTIPLIER_REGISTERS>();
     const int group_row = (t / WARPGROUP - 1) * (TILE_M / MULTIPLIERS), warp = t / WARP % 4;
-    float* slab = reinterpret_cast<float*>(shared + SLOTS_BYTES) +
-                  (t - WARPGROUP) / WARP * (SLAB_ROWS * SLAB_COLUMNS);
+    unsigned char* slab = shared + SLOTS_BYTES + (t - WARPGROUP) / WARP * SLAB_BYTES;
     for (int number = first_task; number < tasks; number += task_step) {
       const Task task = find_task<TILE_N>(number, m, n, k, chunk, pieces);
       float sums[TILE_N / 2];
@@ -160,8 +229,15 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
           make_sink(out, bias ? bias + offset(task.item, axes, bias_strides) : nullptr, aux,
                     parts, activation, m, n, task.item, items, task.piece);
       const Corner corner = {task.row + group_row + warp * SLAB_ROWS, task.column};
-      drain<TILE_N>(sums, slab, sink, corner, t % WARP);
+      if constexpr (sizeof(O) == 2) {
+        if (has_map) {
+          store_boxes<TILE_N>(sums, slab, sink, &stored, corner, task.item, t % WARP);
+          continue;
+        }
+      }
+      drain<TILE_N>(sums, reinterpret_cast<float*>(slab), sink, corner, t % WARP);
     }
+    ptx::store_wait<0>();  // the slab has been read
   }
 }
 #endif

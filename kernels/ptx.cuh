@@ -179,6 +179,32 @@ INLINE void copy_tile(void* shared, const TensorMap* map, uint64_t* barrier, int
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
       : "memory");
 }
+// Store four 8 x 8 matrices of 16-bit elements, held as `load_matrix_x4` loads them; lane l names
+// row l % 8 of matrix l / 8.
+INLINE void store_matrix_x4(void* row, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                   shared_address(row)),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+// What this thread has stored in shared memory is seen by `store_tile`, also of a thread that it
+// meets next.
+INLINE void store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Store a box, in shared memory as `copy_tile` leaves it, at (c0, c1, c2) of the map's array;
+// elements outside of the array are left out. A thread's stores since its last `store_commit` are a
+// group.
+INLINE void store_tile(const TensorMap* map, const void* shared, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+          map),
+      "r"(shared_address(shared)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+INLINE void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Wait until all but this thread's last GROUPS groups have read shared memory.
+template <int GROUPS> INLINE void store_wait() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GROUPS) : "memory");
+}
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -108,6 +108,8 @@ LOADS = dict.fromkeys(
      "sgd", "adam"], 4,
 ) | {"momentum": 6}  # fmt: skip
 IN_FLIGHT = 32 << 10
+# Results of 16 bits: the accelerator sees them in shared memory after a fence.
+STORED = r"STSM\.16\.M88\.4.*FENCE\.VIEW\.ASYNC\.S.*UTMASTG\.3D.*UTMACMDFLUSH"
 OTHERS = {"double", "half_t", "int", "Min"}  # compiled like those that are looked at
 THREADS, ROW_OF_LOGITS = 256, 128  # of a block; where a warp has a row of logits
 SERIALIZED = "wgmma.mma_async instructions are serialized"  # ptxas, of registers touched too early
@@ -265,6 +267,8 @@ def test_kernels_are_made_of_the_expected_instructions(file: str, arch: str, ste
             slow = [o for o in loop if re.match(r"LDG|STG|LDS(?!\.128)|STS", o)]
             assert not slow, expression
         if kernel == "matmul_wgmma":
+            is_stored = bool(re.search(STORED, code[symbol], re.S))
+            assert is_stored == (types.split(", ")[1] != "float"), expression
             *_, x_across, w_along = (flag == "true" for flag in re.findall("true|false", types))
             flags = {tuple(re.findall(r"\.tnsp([AB])", line)) for line in products(code[symbol])}
             assert flags == {("A",) * x_across + ("B",) * (not w_along)}, expression

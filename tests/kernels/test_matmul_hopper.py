@@ -9,6 +9,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from gdt.cuda import launches
+from gdt.cuda.sources import parameters
 from gdt.errors import KernelError
 
 from .harness import (
@@ -81,12 +82,36 @@ def test_matmul_on_hopper_in_full(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_matmul_on_hopper_under_sanitizers(sanitizer: str) -> None:
-    for async_mode in ("early", "late", "tossed"):
+    for async_mode, n, pieces in (("early", 67, 2), ("late", 72, 1), ("tossed", 72, 1)):
         check_wgmma(
-            dtype="bfloat16", m=130, n=67, k=200, x_t=True, w_t=True, leading="w replicated",
-            activation="relu", has_bias=True, tile=128, pieces=2, multiprocessors=3,
+            dtype="bfloat16", m=130, n=n, k=200, x_t=True, w_t=True, leading="w replicated",
+            activation="relu", has_bias=True, tile=128, pieces=pieces, multiprocessors=3,
             execute=Execute("random", async_mode, sanitizer),
         )  # fmt: skip
+
+
+def test_results_are_the_same_bits_where_the_accelerator_stores_them() -> None:
+    """By threads, where the result begins at an odd place; and by elements, where bias and the
+    operand of ReLU's gradient do."""
+    rng = np.random.default_rng(0)
+    x, w = normal(rng, (70, 64), "float16"), normal(rng, (64, 200), "float16")
+    places = ((False, False), (True, False), (False, True))  # whether out, others are misaligned
+    for activation in launches.ACTIVATIONS:
+        has_aux, results = activation == "relu_backward", []
+        for (is_odd, are_odd), async_mode in zip(places, ("late", "early", "tossed"), strict=True):
+            same = np.random.default_rng(1)
+            bias = normal(same, (200,), "float16", are_odd)
+            aux = normal(same, (70, 200), "float16", are_odd) if has_aux else None
+            out = normal(rng, (70, 200), "float16", is_odd)
+            (call,) = launches.matmul(
+                x, w, out, empty, bias=bias, aux=aux, activation=activation, tensor_cores=True,
+                arch=ARCH, tile=128, pieces=1, multiprocessors=1,
+            )  # fmt: skip
+            names = [p.name for p in parameters(call.instance)]
+            assert call.arguments[names.index("has_map")] == (not is_odd)
+            Execute("random", async_mode)([call])
+            results.append(out.tobytes())
+        assert results[0] == results[1] == results[2]
 
 
 def test_copies_of_a_slot_wrap_around_with_long_contractions() -> None:

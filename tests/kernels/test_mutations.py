@@ -139,10 +139,11 @@ def wgmma(execute: Execute) -> None:
     for m, n, k, turned, tile, pieces in (
         (130, 67, 200, True, 128, 2),
         (70, 264, 328, False, 256, 1),
+        (100, 200, 64, False, 128, 1),
     ):
         check_wgmma(
             dtype="bfloat16", m=m, n=n, k=k, x_t=turned, w_t=turned, leading="w replicated",
-            activation="relu", has_bias=True, tile=tile, pieces=pieces, multiprocessors=2,
+            activation="relu_backward" if n == 200 else "relu", has_bias=True, tile=tile, pieces=pieces, multiprocessors=2,
             execute=execute,
         )  # fmt: skip
 
@@ -382,6 +383,20 @@ MUTATIONS = [
     (*WGMMA, "matmul_wgmma", None, "&filled[turn.slot], SLOT)", "&filled[turn.slot], TileX::BYTES)"),
     (*WGMMA, "matmul_wgmma", None, "  __syncwarp();  // no thread reads the slab any more", ""),
     (*WGMMA, "matmul_wgmma", None, "sums[i + 1]}});\n    __syncwarp();", "sums[i + 1]}});"),
+    (*WGMMA, "matmul_wgmma", None, "    if (lane == 0) ptx::store_wait<1>();  // this box has been read\n", ""),
+    (*WGMMA, "matmul_wgmma", None, "ptx::store_wait<1>();", "ptx::store_wait<2>();"),
+    (*WGMMA, "matmul_wgmma", None, "    ptx::store_wait<0>();  // the slab has been read\n", ""),
+    (*WGMMA, "matmul_wgmma", None, "ptx::store_wait<1>();  // this box has been read\n    __syncwarp();", "ptx::store_wait<1>();"),
+    (*WGMMA, "matmul_wgmma", None, "    ptx::store_fence();\n", ""),
+    (*WGMMA, "matmul_wgmma", None, "    ptx::store_fence();\n    __syncwarp();\n", "    ptx::store_fence();\n"),
+    (*WGMMA, "matmul_wgmma", None, "    ptx::store_fence();\n    __syncwarp();\n", "    __syncwarp();\n    ptx::store_fence();\n"),
+    (*WGMMA, "matmul_wgmma", None, "      ptx::store_commit();\n", ""),
+    (*WGMMA, "matmul_wgmma", None, "      __syncwarp();\n      finish_box", "      finish_box"),
+    (*WGMMA, "matmul_wgmma", None, "column / N ^ row % 8", "column / N ^ row % 4"),
+    (*WGMMA, "matmul_wgmma", None, "first / SLAB_COLUMNS % 2 * BOX_BYTES", "0"),
+    (*WGMMA, "matmul_wgmma", None, "i * 2 % SLAB_COLUMNS + lane / SLAB_ROWS * 8", "i * 2 % SLAB_COLUMNS"),
+    (*WGMMA, "matmul_wgmma", None, "to_row >= sink.m || to_column >= sink.n", "to_row > sink.m || to_column > sink.n"),
+    (*WGMMA, "matmul_wgmma", None, "{corner.row, corner.column + first}, lane", "{corner.row, corner.column}, lane"),
     (*WGMMA, "matmul_wgmma", None, "barrier_init(&emptied[slot], MULTIPLIERS)", "barrier_init(&emptied[slot], 1)"),
     (*WGMMA, "matmul_wgmma", None, "if (++slot == STAGES) slot = 0, parity ^= 1;", "if (++slot == STAGES) slot = 0;"),
     (*WGMMA, "matmul_wgmma", "hopper.cuh", "describe_tile(tile + at, BOX, ATOM_BYTES)", "describe_tile(tile + at, BOX, ATOM_BYTES / 2)"),

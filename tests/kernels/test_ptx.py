@@ -96,6 +96,19 @@ PROBE copied_tile(const __grid_constant__ TensorMap map, int c0, int c1, int c2,
   ptx::barrier_arrive_expecting(&barrier, bytes);
   ptx::copy_tile(tile, &map, &barrier, c0, c1, c2);
 }
+PROBE stored_matrices(uint4* x) {
+  __shared__ uint4 tile[64];
+  const uint4 y = x[threadIdx.x];
+  const uint32_t r[4] = {y.x, y.y, y.z, y.w};
+  ptx::store_matrix_x4(tile + threadIdx.x, r), ptx::store_fence(), __syncthreads();
+  x[threadIdx.x] = tile[threadIdx.x ^ 1];
+}
+PROBE stored_tile(const __grid_constant__ TensorMap map, int c0, int c1, int c2) {
+  GDT_DYNAMIC_SHARED(tile);
+  ptx::store_tile(&map, tile, c0, c1, c2), ptx::store_commit();
+  ptx::store_tile(&map, tile + 1024, c0, c1, c2), ptx::store_commit();
+  ptx::store_wait<1>();
+}
 PROBE group_products(uint64_t a, uint64_t b, int keep, float* out) {
   float d[64], e[64];
   ptx::warpgroup_fence();
@@ -169,6 +182,12 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     "copied_tile": r"(?=.*ULDC\.64 UR10, c\[0x0\]\[0x2c0\] ;)"
     r"(?=.*ULDC\.64 UR12, c\[0x0\]\[0x2c8\] ;)"
     r".* (R\d+), RZ, RZ, UR13 ;.*SYNCS\.ARRIVE\.TRANS64 RZ, \[UR9\], \1 ;.*UTMALDG\.3D \[UR8\],",
+    "stored_matrices": r"LDG\.E\.128 (R\d+), .*STSM\.16\.M88\.4 \[R\d+\], \1 ;"
+    r".*FENCE\.VIEW\.ASYNC\.S ;.*BAR\.SYNC",
+    # The place in shared memory and three coordinates, a group each; all but one are waited for.
+    "stored_tile": r"(?=.*ULDC\.64 UR8, c\[0x0\]\[0x2c0\] ;.*ULDC UR15, c\[0x0\]\[0x2c8\] ;)"
+    r"(?=.*UMOV UR13, UR8 ;.*UMOV UR14, UR9 ;)"
+    r".*(UTMASTG\.3D \[UR1[26]\], \[UR4\] ;.*UTMACMDFLUSH ;.*){2}DEPBAR\.LE SB0, 0x1 ;",
     "group_products": r"UISETP\.NE\S* (UP\d), .*HGMMA\S* (R\d+), gdesc\[UR\d+\], \2, \1, gsb0 ;"
     r".*HGMMA.*DEPBAR\.LE gsb0, 0x1 ;",
     "half_registers": REGISTERS.format(r"64x64x16\.F32"),
@@ -198,6 +217,16 @@ PLANTED = [  # a probe, and the text that is wrong
     ("two_copies", "wait_group %0;", "wait_group 2;"),
     ("copied_tile", "{%3, %4, %5}", "{%4, %3, %5}"),
     ("copied_tile", "arrive.expect_tx.shared::cta.b64 _,", "expect_tx.relaxed.cta.shared::cta.b64"),
+    ("stored_matrices", '[%0], {%1,%2,%3,%4};" ::"r"(', '[%0], {%2,%1,%3,%4};" ::"r"('),
+    (
+        "stored_matrices",
+        "stmatrix.sync.aligned.m8n8.x4.shared",
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared",
+    ),
+    ("stored_matrices", 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', ""),
+    ("stored_tile", "{%2, %3, %4}", "{%3, %2, %4}"),
+    ("stored_tile", 'asm volatile("cp.async.bulk.commit_group;" ::: "memory");', ""),
+    ("stored_tile", "cp.async.bulk.wait_group.read %0;", "cp.async.bulk.wait_group.read 0;"),
     ("group_products", "setp.ne.b32 p,", "setp.eq.b32 p,"),
     ("group_products", "wgmma.wait_group.sync.aligned %0", "wgmma.wait_group.sync.aligned 2"),
     ("half_registers", "{%32,%33,%34,%35}", "{%32,%34,%33,%35}"),

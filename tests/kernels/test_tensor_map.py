@@ -74,7 +74,7 @@ def test_the_cuda_runner_passes_maps_as_the_driver_encoded_them(
     set_attribute = cupy.cuda.driver.funcSetAttribute  # more than 48 KiB must be asked for
     assert [c.args[::2] for c in set_attribute.call_args_list] == [(1, call.shared)]
     maps = [a for a in launched if getattr(a, "dtype", None) == tensor_map.STRUCT]
-    assert [m.tobytes() for m in maps] == [b"\7" * 128] * 2
+    assert [m.tobytes() for m in maps] == [b"\7" * 128] * 3
 
 
 def test_what_the_driver_refuses_is_raised_with_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from gdt.cuda.launches.calls import INT_LIMIT, c_type, ceil_div, named_call
+from gdt.cuda.launches.calls import INT_LIMIT, Array, c_type, ceil_div, named_call
 from gdt.cuda.launches.matmul_operands import MatrixOperand, Operands
 from gdt.cuda.runner import KernelCall, address
 from gdt.cuda.sources import Instance, constants
@@ -97,6 +97,16 @@ def wgmma_refusal(operands: Operands, arch: str | None) -> str | None:
     return None
 
 
+def _stored(operands: Operands, out: Array, pieces: int) -> TensorMap | None:
+    """Return the map through which the accelerator stores `out`; None where threads store it."""
+    element_type = c_type(out)
+    rows, columns = out.shape[-2:]
+    sizes, row = (columns, rows, operands.leading.items), columns * out.dtype.itemsize
+    stored = TensorMap(out, element_type, sizes, (row, row * rows), constants(FILE)["SLAB_ROWS"])
+    is_storable = pieces == 1 and element_type in ("half_t", "bfloat16_t")
+    return stored if is_storable and stored.refusal(address(out)) is None else None
+
+
 def tile_columns(operands: Operands, multiprocessors: int) -> int:
     """Return the columns of a tile: wide where that gives every other multiprocessor work."""
     down = ceil_div(operands.m, constants(FILE)["TILE_M"])
@@ -130,6 +140,7 @@ def wgmma_call(
     tasks = tiles * pieces * leading.items
     if tasks > INT_LIMIT - blocks:
         raise error(KernelError, str(instance), f"{tasks} tiles are past 2^31 - 2^20")
+    stored = _stored(operands, finish["out"], pieces)
     call = named_call(
         instance,
         (min(blocks, tasks),),
@@ -138,6 +149,8 @@ def wgmma_call(
         x_strides=leading.strides(instance, x.lead_only, x_source.unit),
         w=w_source.map,
         w_strides=leading.strides(instance, w.lead_only, w_source.unit),
+        stored=stored or x_source.map,
+        has_map=stored is not None,
         pieces=pieces,
         items=leading.items,
         k=operands.k,

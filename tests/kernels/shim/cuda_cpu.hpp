@@ -310,6 +310,7 @@ NOT_SANITIZED void run_block(const Options& options) {
       if (runtime.fibers[order[i]].state == READY) ran = true, switch_to(&runtime.fibers[order[i]]);
     if (runtime.failed || (!ran && runtime.live && !run_late_copy() && !release_block_barrier())) return;
   }
+  check_stores();
 }
 NOT_SANITIZED void start_block() {
   renew_shared(runtime.dynamic, runtime.dynamic_bytes, runtime.block++ > 0);

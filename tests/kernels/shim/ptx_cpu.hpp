@@ -33,11 +33,15 @@ struct Queue {  // work in flight, in groups that are waited for in order
     while (first != last && items[first % IN_FLIGHT].group + groups < group) run_first();
   }
 };
-static Queue copies[THREADS_MAX], products[THREADS_MAX], tiles;  // of each thread; of all
+static Queue copies[THREADS_MAX], products[THREADS_MAX], stores[THREADS_MAX], tiles;  // of each thread; of all
+static bool lacks_fence[THREADS_MAX];  // has stored in shared memory what another proxy does not see yet
 static int async_mode;
 
 NOT_SANITIZED inline void reset_async(int mode) {
-  for (unsigned i = 0; i < runtime.count; i++) copies[i].first = copies[i].last, products[i].first = products[i].last;
+  for (unsigned i = 0; i < runtime.count; i++) {
+    copies[i].first = copies[i].last, products[i].first = products[i].last, stores[i].first = stores[i].last;
+    lacks_fence[i] = false;
+  }
   tiles.first = tiles.last, async_mode = mode;
 }
 NOT_SANITIZED inline bool now() { return async_mode == EARLY || (async_mode == TOSSED && next_random() & 1); }
@@ -47,6 +51,10 @@ NOT_SANITIZED inline bool run_late_copy() {  // when no thread can go on; of sev
   if (!some) return false;
   std::swap(tiles.items[tiles.first % IN_FLIGHT], tiles.items[(tiles.first + next_random() % some) % IN_FLIGHT]);
   return tiles.run_first(), true;
+}
+NOT_SANITIZED inline void check_stores() {  // of a block that has ended
+  for (unsigned i = 0; i < runtime.count && !runtime.failed; i++)
+    if (stores[i].first != stores[i].last) report("TMA: thread %u has ended while its stores read shared memory", i);
 }
 inline void run_copy(const Work& w) {
   memcpy(w.to, (const void*)w.a, w.b);
@@ -195,6 +203,44 @@ NOT_SANITIZED inline void copy_tile(void* shared, const void* map, uint64_t* bar
   fill_ff(shared, ((const uint64_t*)map)[BOX_ROWS] * 128);  // in flight: nobody may read it
   tiles.push(copy);
 }
+
+inline void store_matrix_x4(void* row, const uint32_t (&r)[4], int line = __builtin_LINE()) {
+  if ((uintptr_t)row & 15) SHIM_FAIL("stmatrix line %d: row is not a multiple of 16", line);
+  const Slot* rows = exchange(~0u, &row, sizeof row, "stmatrix", line);
+  unsigned banks = 0;
+  for (int i = 0; i < 4; i++) {
+    for (unsigned y = 0; y < 8; y++) {
+      char* to;
+      copy_bytes(&to, rows[i * 8 + y], sizeof to);
+      banks |= 1u << (uintptr_t)to / 16 % 8;
+      if (y == lane() / 4) *(uint32_t*)(to + lane() % 4 * 4) = r[i];
+    }
+    if (banks != 0xff) SHIM_FAIL("stmatrix line %d: rows of a matrix lie in the same banks", line);
+    banks = 0;
+  }
+  lacks_fence[runtime.current->index] = true;
+}
+NOT_SANITIZED inline void store_fence() { lacks_fence[runtime.current->index] = false; }
+inline void run_store(const Work& w) {
+  const uint64_t *map = (const uint64_t*)w.a, item = map[ITEM_BYTES], *sizes = map + SIZES, *strides = map + STRIDES;
+  for (unsigned i = 0; i < map[BOX_ROWS] * 8; i++) {  // 16 bytes at a time
+    const uint64_t row = i / 8, x = w.c[0] + i % 8 * 16 / item, y = w.c[1] + row, z = w.c[2];
+    const bool inside = x < sizes[0] && y < sizes[1] && z < sizes[2];
+    const char* from = (const char*)w.to + row * 128 + (i % 8 ^ row % 8) * 16;
+    char* to = (char*)map[ADDRESS] + z * strides[1] + y * strides[0] + x * item;
+    for (uint64_t at = 0; inside && at < 16 && x + at / item < sizes[0]; at += 2) *(uint16_t*)(to + at) = *(const uint16_t*)(from + at);
+  }
+}
+NOT_SANITIZED inline void store_tile(const void* map, const void* shared, int c0, int c1, int c2) {
+  if ((uintptr_t)shared & 1023) SHIM_FAIL("TMA: the shared address is not a multiple of 1024");
+  for (unsigned i = warp() * 32; i < min(runtime.count, warp() * 32 + 32); i++)
+    if (lacks_fence[i]) SHIM_FAIL("TMA: no fence after what thread %u has stored in shared memory", i);
+  const Work store = {run_store, (void*)shared, (uint64_t)map, 0, {c0, c1, c2}};
+  if (now()) return run_store(store);
+  mine(stores).push(store);
+}
+NOT_SANITIZED inline void store_commit() { mine(stores).commit(); }
+template <int GROUPS> NOT_SANITIZED inline void store_wait() { mine(stores).finish_all_but(GROUPS); }
 
 // ---- sm_90a: products of a warpgroup ---------------------------------------------------------------------------------
 template <int REGISTERS> inline void raise_registers() {}
