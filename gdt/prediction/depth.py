@@ -2,7 +2,7 @@
 
 Blocks of one structure, and micro-batches, add to a step what the one before added: seconds, bytes
 and memory are linear in how many there are, once there are two (in several kinds of parts,
-multilinear). So a step of 96 blocks costs two traces, of 2 and of 4. What an op finds in memory is
+multilinear). So a step of 96 blocks costs two traces, of 4 and of 6. What an op finds in memory is
 linear too, while the peak may be at another op in the deep model: it is the most of all ops.
 """
 
@@ -114,7 +114,7 @@ class PlanTracer:
         if not counts:
             return found or self._traced(plan, Notes(lengths, models=self.models))
         (name, count), *others = counts.items()
-        rest, short = dict(others), shortest(count)
+        rest, short = dict(others), shortest(name, count)
         few = self._extended(plan, rest, lengths | {name: short}, found)
         more = self._extended(plan, rest, lengths | {name: short + 2})
         times = (count - short) / 2

@@ -35,6 +35,7 @@ AXES = ("stage", "replica", "data", "model")
 BATCH_AXES = ("replica", "data")
 STATES = {"": "data parallel", "state": "ZeRO", "all": "FSDP"}
 EXPERTS = ("up_weight", "up_bias", "down_weight", "down_bias")
+MICRO_BATCHES = "micro-batches"  # a name of a part that is repeated
 LINEAR = 6  # a part that is repeated more often is traced at two lengths below this one
 
 
@@ -66,12 +67,14 @@ class Notes:
         if count <= LINEAR or self.lengths is None:
             return count
         self.counts[name] = count
-        return self.lengths.get(name, shortest(count))
+        return self.lengths.get(name, shortest(name, count))
 
 
-def shortest(count: int) -> int:
-    """Return the least length at which a part is traced: layers may differ in turn."""
-    return 2 + count % 2
+def shortest(name: str, count: int) -> int:
+    """Return the least length at which a part is traced: layers may differ in turn, and in memory
+    are those that are used, gathered ahead and waited for, of which a layer between has one each.
+    """
+    return (2 if name == MICRO_BATCHES else 4) + count % 2
 
 
 @dataclass(frozen=True)
@@ -300,7 +303,7 @@ class ParallelPlan:
             length = count
             if self.notes is not None:
                 self.notes.rows = rows[0] if rows else None
-                length = self.notes.length("micro-batches", count)
+                length = self.notes.length(MICRO_BATCHES, count)
             if count == 1:
                 return functional.value_and_grad(f)(model, *batch)
             if any(n % count for n in rows):

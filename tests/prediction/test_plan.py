@@ -411,6 +411,20 @@ def test_a_deep_model_is_predicted_from_a_few_of_its_blocks(kept: str) -> None:
     assert found.flops == whole.flops and found.peak == pytest.approx(whole.peak, rel=0.03)
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_the_peak_of_a_deep_model_holds_the_weights_of_a_few_of_its_blocks(
+    checkpoint: bool,
+) -> None:
+    """Those that are used, that were gathered ahead, and whose gradients are sent."""
+    mesh = gdt.create_mesh([("data", 8)], device_type="abstract")
+    plan = ParallelPlan(mesh, ("data",), "", "all", checkpoint=checkpoint)
+    found, whole = (
+        PlanTracer(of_network(4096, 64, 8, model_class), machine(FAST, FAST)).predict(plan)[0]
+        for model_class in (Network, NumberedNetwork)
+    )
+    assert found.peak == pytest.approx(whole.peak, rel=0.03) and found.bytes == whole.bytes
+
+
 def test_blocks_whose_gradients_share_messages_are_all_traced() -> None:
     mesh = gdt.create_mesh([("data", 8)], device_type="abstract")
     found, whole = (
