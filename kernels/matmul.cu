@@ -13,18 +13,19 @@
 // add in the order of pieces, so the result does not depend on timing. arrivals: (items * tiles) or
 // more, 0 before the launch and after it; or null.
 //
-// matmul_simt: float32 and float64, every architecture. Tile TILE x TILE x SIMT_K; 256 threads,
+// matmul_simt: float32 and float64, every architecture; float64 where tensor cores have none. Tile TILE x TILE x SIMT_K; 256 threads,
 // each TILE/16 rows by TILE/16 columns in registers; two buffers in shared memory, so that one tile
 // is fetched while one is multiplied:
 //
 //       w: SIMT_K x TILE  ->  [k][n]            thread (ty, tx) owns rows 4 ty.., columns 4 tx..
 //   x: TILE x SIMT_K      ->  [k][m]                and, for each further 64, the same again
 //
-// matmul_mma: half_t, bfloat16_t and float as tf32, float32 accumulation, sm_80 and later. Tile
-// TILE x TILE x 64 bytes of k, STAGES tiles in flight by cp.async, 8 warps of (TILE/2) x (TILE/4),
-// mma.sync. A factor has the same orientation in shared memory as in global memory; ldmatrix
-// transposes where needed. Rows whose length or start is no multiple of 16 bytes are copied element
-// by element.
+// matmul_mma: half_t, bfloat16_t and float as tf32, float32 accumulation, sm_80 and later; double,
+// in double, each product added with one rounding, where tensor cores have twice the rate of CUDA
+// cores (sm_80 and sm_90a). Tile TILE x TILE x 64 bytes of k, STAGES tiles in flight by cp.async, 8
+// warps of (TILE/2) x (TILE/4), mma.sync. A factor has the same orientation in shared memory as in
+// global memory; ldmatrix transposes where needed. Rows whose length or start is no multiple of 16
+// bytes are copied element by element.
 //
 // Launch: block THREADS, grid (tiles of m x n, pieces, items); matmul_finish: grid (m n / THREADS,
 // items). Not yet measured on a GPU.
@@ -231,7 +232,8 @@ namespace {
 // bank conflicts.
 template <typename T, int TILE, bool ALONG_K> struct MmaTile {
   static constexpr int PER_PACK = PACK_BYTES / sizeof(T), K = MMA_K_BYTES / sizeof(T);
-  static constexpr int ROW = ALONG_K ? K + PER_PACK : TILE + 8, ROWS = ALONG_K ? TILE : K,
+  static constexpr int SKEW = sizeof(T) == 8 ? 4 : ALONG_K ? PER_PACK : 8;
+  static constexpr int ROW = (ALONG_K ? K : TILE) + SKEW, ROWS = ALONG_K ? TILE : K,
                        SIZE = ROW * ROWS;
   static constexpr int PACKS = TILE * K / PER_PACK, IN_ROW = (ALONG_K ? K : TILE) / PER_PACK;
   static __device__ __forceinline__ T* at(T* tile, int line, int k) {
@@ -258,6 +260,7 @@ template <typename T, int TILE, bool ALONG_K> struct MmaTile {
 // One step of k for a warp: 16 lines of x by STEP as a[4]; 16 lines of w by STEP as two b pairs.
 template <typename T, int TILE, bool ALONG_K> struct Fragments {
   typedef MmaTile<T, TILE, ALONG_K> Tile;
+  typedef uint32_t Register;
   static constexpr int STEP = 16;
   static __device__ __forceinline__ void load_x(uint32_t (&a)[4], T* tile, int line, int k,
                                                 int lane) {
@@ -278,30 +281,39 @@ template <typename T, int TILE, bool ALONG_K> struct Fragments {
           b, Tile::at(tile, line + matrix / 2 * 8, k + matrix % 2 * 8 + row));
   }
 };
-// tf32 has no ldmatrix: elements are read one by one, and rounded.
-template <int TILE, bool ALONG_K> struct Fragments<float, TILE, ALONG_K> {
-  typedef MmaTile<float, TILE, ALONG_K> Tile;
+// Elements of more than 16 bits have no ldmatrix: they are read one by one, float rounded to tf32.
+__device__ __forceinline__ uint32_t to_register(float x) { return ptx::to_tf32(x); }
+__device__ __forceinline__ double to_register(double x) { return x; }
+template <typename T, typename R, int TILE, bool ALONG_K> struct WideFragments {
+  typedef MmaTile<T, TILE, ALONG_K> Tile;
+  typedef R Register;
   static constexpr int STEP = 8;
-  static __device__ __forceinline__ void load_x(uint32_t (&a)[4], float* tile, int line, int k,
-                                                int lane) {
+  static __device__ __forceinline__ void load_x(R (&a)[4], T* tile, int line, int k, int lane) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
-      a[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
+      a[i] = to_register(*Tile::at(tile, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
   }
-  static __device__ __forceinline__ void load_w(uint32_t (&b)[4], float* tile, int line, int k,
-                                                int lane) {
+  static __device__ __forceinline__ void load_w(R (&b)[4], T* tile, int line, int k, int lane) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
-      b[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i / 2 * 8, k + lane % 4 + i % 2 * 4));
+      b[i] = to_register(*Tile::at(tile, line + lane / 4 + i / 2 * 8, k + lane % 4 + i % 2 * 4));
   }
 };
+template <int TILE, bool ALONG_K>
+struct Fragments<float, TILE, ALONG_K> : WideFragments<float, uint32_t, TILE, ALONG_K> {};
+template <int TILE, bool ALONG_K>
+struct Fragments<double, TILE, ALONG_K> : WideFragments<double, double, TILE, ALONG_K> {};
 }  // namespace
 
-template <typename T, typename O, int TILE, bool X_T, bool W_T>
-__global__ void __launch_bounds__(THREADS)
+// Blocks of a multiprocessor that must fit, 0 for those that the compiler chooses: for double it
+// would choose three, and spill.
+template <typename T> constexpr int MMA_BLOCKS = sizeof(T) == 8 ? 1 : 0;
+
+template <typename T, typename O, int TILE, bool X_T, bool W_T, typename A>
+__global__ void __launch_bounds__(THREADS, MMA_BLOCKS<T>)
     matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w,
                Strides w_strides, long long w_row, O* out, const O* __restrict__ bias,
-               Strides bias_strides, const O* __restrict__ aux, float* parts, unsigned* arrivals,
+               Strides bias_strides, const O* __restrict__ aux, A* parts, unsigned* arrivals,
                Axes axes, int m, int n, int k, int chunk, int activation) {
   typedef MmaTile<T, TILE, !X_T> TileX;
   typedef MmaTile<T, TILE, W_T> TileW;
@@ -328,7 +340,7 @@ __global__ void __launch_bounds__(THREADS)
     ptx::copy_async_commit();
   };
 
-  float sums[DOWN][ACROSS * 2][4] = {};
+  A sums[DOWN][ACROSS * 2][4] = {};
   for (int step = 0; step < STAGES - 1; step++) fetch(step);
   for (int step = 0; first + step * K < end; step++) {
     ptx::copy_async_wait<STAGES - 2>();
@@ -337,7 +349,7 @@ __global__ void __launch_bounds__(THREADS)
     T *xs = tile_x(step % STAGES), *ws = tile_w(step % STAGES);
 #pragma unroll
     for (int at = 0; at < K; at += FragmentsX::STEP) {
-      uint32_t a[DOWN][4], b[ACROSS][4];
+      typename FragmentsX::Register a[DOWN][4], b[ACROSS][4];
 #pragma unroll
       for (int i = 0; i < DOWN; i++) FragmentsX::load_x(a[i], xs, warp_row + i * 16, at, lane);
 #pragma unroll
@@ -350,10 +362,10 @@ __global__ void __launch_bounds__(THREADS)
     }
   }
   const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
-  const Sink<float, O> sink =
+  const Sink<A, O> sink =
       make_sink(out, item_bias, aux, parts, activation, m, n, item, static_cast<int>(gridDim.z),
                 blockIdx.y);
-  float* slab = reinterpret_cast<float*>(shared);
+  A* slab = reinterpret_cast<A*>(shared);
   __syncthreads();  // no thread reads the last tiles any more
 #pragma unroll
   for (int i = 0; i < DOWN; i++) {

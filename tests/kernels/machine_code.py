@@ -127,7 +127,8 @@ ROWS = [
             (HALVES, (128, 64), "sm_80", "the same", "55 to 65 % of cuBLAS on an A100"),
             (("float32",), (128, 64), "sm_80", "the same", "25 to 35 % of cuBLAS"),
             (("float32",), (128, 64), None, "the same", "38 to 43 TFLOP/s: 80 to 90 % of cuBLAS"),
-            (("float64",), (64,), None, "the same", "below half of cuBLAS, which has DMMA"),
+            (("float64",), (128, 64), "sm_80", "none on tensor cores", "55 to 65 % of cuBLAS"),
+            (("float64",), (64,), None, "the same", "half of tensor cores' at most"),
         )
         for dtype in dtypes
         for tile in tiles
@@ -241,7 +242,9 @@ def _line(row: Row, report: re.Match[str], code: str) -> str:
     blocks = blocks_of(registers, row.threads, row.shared + static_shared(report))
     loops = sorted(map(load_widths, inner_loops(code)), key=lambda widths: widths[PACK])
     loads = ", ".join(f"{n} of {b}" for b, n in sorted(loops[-1].items()) if n) if loops else ""
-    products: int | str = sum(n for name, n in opcodes(code).items() if name.startswith("HMMA"))
+    products: int | str = sum(
+        n for name, n in opcodes(code).items() if name.startswith(("HMMA", "DMMA"))
+    )
     kib = in_flight(code, blocks, row.threads) / 1024
     if row.instance.kernel == "matmul_simt":  # of a thread, for each k; one of two tiles is fetched
         found = Counter(PRODUCT.findall(product_loop(code)))

@@ -67,7 +67,7 @@ SLOW = {
         "attention_mma.cu": 5,
         "attention_hopper.cu": 3,
         "matmul_hopper.cu": 3,
-        "matmul.cu": 4,
+        "matmul.cu": 7,
     },
     **{"reduce.cu": 7, "softmax_ce.cu": 5, "batchnorm.cu": 3},
 }
@@ -110,6 +110,7 @@ LOADS = dict.fromkeys(
 IN_FLIGHT = 32 << 10
 # Results of 16 bits: the accelerator sees them in shared memory after a fence.
 STORED = r"STSM\.16\.M88\.4.*FENCE\.VIEW\.ASYNC\.S.*UTMASTG\.3D.*UTMACMDFLUSH"
+PRODUCTS = {"matmul_simt": "DFMA", "matmul_mma": "DMMA"}  # of float64
 OTHERS = {"double", "half_t", "int", "Min"}  # compiled like those that are looked at
 THREADS, ROW_OF_LOGITS = 256, 128  # of a block; where a warp has a row of logits
 SERIALIZED = "wgmma.mma_async instructions are serialized"  # ptxas, of registers touched too early
@@ -168,7 +169,7 @@ def test_kernels_fit_their_registers_and_spill_nothing(file: str, arch: str, ste
     by_symbol = reports(cubin)
     for expression, symbol in cubin.names.items():
         report = by_symbol[symbol]
-        allowed = CALL_BYTES if "double" in expression else 0
+        allowed = CALL_BYTES if "double" in expression and "matmul" not in expression else 0
         assert max(int(report["stores"]), int(report["loads"])) <= allowed, f"{expression} spills"
         assert int(report["registers"]) <= most_registers(expression), expression
         assert static_shared(report) <= SHARED_LIMIT, expression
@@ -214,7 +215,7 @@ def test_the_slots_and_slabs_of_hopper_fit_a_multiprocessor() -> None:
 
 
 def calls_with_most_shared_memory() -> Iterator[KernelCall]:
-    for dtype, turned in product((np.float16, np.float32), (False, True)):
+    for dtype, turned in product((np.float16, np.float32, np.float64), (False, True)):
         x = np.zeros((128, 128), dtype)
         sides = (x.T, x) if turned else (x, x.T)
         yield from launches.matmul(*sides, x.copy(), empty, tensor_cores=True, tile=128, pieces=1)
@@ -229,11 +230,11 @@ def calls_with_most_shared_memory() -> Iterator[KernelCall]:
 def test_no_block_asks_for_more_shared_memory_than_there_is() -> None:
     for call in calls_with_most_shared_memory():
         assert call.shared
-        file, kernel = call.instance.file, call.instance.kernel
-        cubin = compiled(file, "sm_90a")
+        file = call.instance.file
+        cubin = compiler.compile_file(file, [call.instance], "sm_90a")
         total = call.shared + static_shared(reports(cubin)[cubin.names[str(call.instance)]])
         for arch, limit in SHARED_OF_BLOCK.items():
-            if arch not in launches.WITHOUT.get(kernel, ()):
+            if call.instance in launches.instances(file, arch):
                 assert total <= limit, f"{call.instance} on {arch}"
 
 
@@ -249,11 +250,13 @@ def test_kernels_are_made_of_the_expected_instructions(file: str, arch: str, ste
     for expression, symbol in cubin.names.items():
         found = opcodes(code[symbol])
         kernel, types = expression.split("<")[0], expression.partition("<")[2]
-        if "double" in types:
+        if "double" in types and kernel not in PRODUCTS:
             continue
         expected = PATTERNS.get(kernel, [])
-        if types.startswith("float"):  # ldmatrix moves 16-bit elements only
+        if types.startswith(("float", "double")):  # ldmatrix moves 16-bit elements only
             expected = [w.replace("LDSM", "LDS") for w in expected]
+        if types.startswith("double"):
+            expected = [re.sub("HMMA|FFMA", PRODUCTS[kernel], w) for w in expected]
         for wanted in expected:
             assert any(o.startswith(wanted) for o in found), f"{expression} has no {wanted}"
         assert not any(o.startswith(("LDL", "STL")) for o in found), f"{expression}: local memory"

@@ -98,7 +98,7 @@ def test_float32_is_rounded_to_tf32_only_where_products_may_be(recorded: Recorde
 @pytest.mark.parametrize(
     ("dtype", "shapes", "product"),
     [
-        ("float64", ((1, 4, 2), (3, 2, 1)), "matmul_simt<double,"),
+        ("float64", ((1, 4, 2), (3, 2, 1)), "matmul_mma<double,"),
         ("float32", ((1, 2, 2, 2, 2, 1), (1, 1, 1, 1, 1, 1)), "matmul_simt<float,"),
         ("float32", ((0, 4, 2), (3, 2, 1)), ""),
         ("float32", ((1, 5, 2), (3, 2, 1)), "matmul_simt<float,"),

@@ -67,7 +67,8 @@ def test_products_and_their_gradients_run_the_kernel_in_every_layout(
     assert_close(out, exact_x @ exact_w, dtype, 20, 4.0)
     assert_close(dx, exact_c @ exact_w.T, dtype, 7, 4.0)
     assert_close(dw, exact_x.T @ exact_c, dtype, 9, 4.0)
-    assert kernels_of(explanation) == ["matmul_simt"] * 3
+    kernel = "matmul_mma" if dtype == "float64" else "matmul_simt"
+    assert kernels_of(explanation) == [kernel] * 3
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_stacks_of_matrices_run_the_kernel(
     placed = [gdt.asarray(a, layout=gdt.Layout.replicated(mesh, a.ndim)) for a in (x, w)]
     explanation = gdt.explain(gdt.matmul, *placed)
     np.testing.assert_allclose(explanation.value.numpy(), x @ w, rtol=1e-13, atol=1e-13)
-    assert kernels_of(explanation) == ["matmul_simt"]
+    assert kernels_of(explanation) == ["matmul_mma"]
 
 
 def test_a_product_of_more_than_a_launch_takes_is_launched_in_halves(
@@ -100,7 +101,7 @@ def test_a_product_of_more_than_a_launch_takes_is_launched_in_halves(
         for _ in range(3):  # of which the last repeats launches
             emulated.runner.ran.clear()
             product = gdt.matmul(x, w).numpy()
-            assert emulated.runner.ran == {"matmul_simt": count}
+            assert emulated.runner.ran == {"matmul_mma": count}
             np.testing.assert_allclose(product, values[0] @ values[1], rtol=1e-13, atol=1e-13)
 
 
@@ -187,7 +188,8 @@ def test_a_setting_rounds_float32_to_tf32_where_there_are_tensor_cores(
         # 70 products of numbers up to 4, each operand rounded to 11 bits.
         assert 1e-5 < distance < 2 * 2.0**-11 * 16 * 70**0.5
         assert run("sm_75")[0].startswith("matmul_simt<float,")
-        assert run("sm_80", "float64")[0].startswith("matmul_simt<double,")
+        assert run("sm_80", "float64")[0].startswith("matmul_mma<double,")
+    assert run("sm_86", "float64")[0].startswith("matmul_simt<double,")
     kernel, distance = run("sm_80")
     assert kernel.startswith("matmul_simt<float,")
     assert distance < 1e-5

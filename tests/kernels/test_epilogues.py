@@ -117,6 +117,7 @@ def test_a_product_in_halves_ends_as_one_launch_does(
     """Of 12 rows and 16 columns, where a launch takes 6 of each."""
     monkeypatch.setattr(launches, "INT_LIMIT", 6)
     x, w, bias, _ = operands("float32")
+    x, w = x[..., :7], w[:7]  # whose plans no other test has made
     ran = backend_of(mesh).runner.ran
 
     def layer(x: Any) -> Any:

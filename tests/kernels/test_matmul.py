@@ -43,7 +43,7 @@ OPTIONS: dict[str, Any] = {
 }
 SIMT_OPTIONS = {"dtype": ["float32", "float64"]} | OPTIONS
 MMA_OPTIONS = {
-    "dtype": ["float16", "bfloat16", "float32"],
+    "dtype": ["float16", "bfloat16", "float32", "float64"],
     "wide_result": [False, True],
     "async_mode": ["early", "late", "tossed"],
 } | OPTIONS
@@ -114,13 +114,14 @@ def check_matmul(
     out_leading = np.broadcast_shapes(x_leading, w_leading)
     x = operand(rng, x_leading, m, k, x_t, dtype, misaligned, pad)
     w = operand(rng, w_leading, k, n, w_t, dtype, misaligned, pad)
-    out_dtype = "float32" if wide_result else dtype
+    out_dtype = "float32" if wide_result and dtype != "float64" else dtype
+    tile = 64 if dtype == "float64" and not tensor_cores else tile
     out = garbage((*out_leading, m, n), DTYPES[out_dtype])
     bias = normal(rng, (*w_leading, n), out_dtype) if has_bias else None
     aux = normal(rng, out.shape, out_dtype) if activation.endswith("backward") else None
     options: dict[str, Any] = {
         "tensor_cores": tensor_cores, "arch": arch, "multiprocessors": multiprocessors,
-        "mesh_ndim": len(x_leading), "tile": 64 if dtype == "float64" else tile, "pieces": pieces,
+        "mesh_ndim": len(x_leading), "tile": tile, "pieces": pieces,
     }  # fmt: skip
     arrivals = np.zeros(launches.ENOUGH_BLOCKS, np.uint32)
     counters = [arrivals if has else None for has in (has_counters, not has_counters)]

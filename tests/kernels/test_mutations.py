@@ -135,6 +135,12 @@ def mma(execute: Execute) -> None:
         )  # fmt: skip
 
 
+def mma_of_float64(execute: Execute) -> None:
+    check_matmul(
+        "float64", 70, 72, 37, False, False, "none", "none", False, 64, 2, False, execute, True
+    )
+
+
 def wgmma(execute: Execute) -> None:
     for m, n, k, turned, tile, pieces in (
         (130, 67, 200, True, 128, 2),
@@ -371,6 +377,7 @@ MUTATIONS = [
     (*MMA, "matmul_mma", None, "__syncthreads();  // no thread reads the last tiles any more", ""),
     (*MMA, "matmul_mma", None, "min(side.left(first_line + line, from + k), PER_PACK)", "PER_PACK"),
     (*MMA, "matmul_mma", None, "matrix % 2 * 8 + row, k + matrix / 2 * 8)", "matrix / 2 * 8 + row, k + matrix % 2 * 8)"),
+    (mma_of_float64, "matmul.cu", "matmul_mma", None, "i / 2 * 8, k + lane % 4 + i % 2 * 4", "i % 2 * 8, k + lane % 4 + i / 2 * 4"),
     (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&filled[turn.slot], turn.parity);", ""),
     (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&emptied[turn.slot], turn.parity ^ 1);", ""),
     (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&filled[turn.slot], turn.parity);", "ptx::barrier_wait(&filled[turn.slot], turn.parity ^ 1);"),

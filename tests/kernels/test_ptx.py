@@ -36,6 +36,16 @@ PROBE arrival(unsigned* x, float* y, float* out) {
   const unsigned before = ptx::count_arrival(x);
   out[threadIdx.x] = before + y[threadIdx.x ^ 1];
 }
+#if __CUDA_ARCH__ >= 800
+PROBE double_product(const double4* a, const double2* b, double4* d) {
+  const double4 x = a[threadIdx.x], z = d[threadIdx.x];
+  const double2 y = b[threadIdx.x];
+  const double left[4] = {x.x, x.y, x.z, x.w};
+  double sums[4] = {z.x, z.y, z.z, z.w};
+  ptx::multiply(sums, left, y.x, y.y, double());
+  d[threadIdx.x] = make_double4(sums[0], sums[1], sums[2], sums[3]);
+}
+#endif
 #if __CUDA_ARCH__ >= 900
 PROBE zero_fill(const uint4* x, int bytes, uint4* out) {
   __shared__ uint4 tile[32];
@@ -152,6 +162,7 @@ REGISTERS = (
     r" \2, gsb0 ;.*DEPBAR\.LE gsb0, 0x0 ;.*STG\.E \S+, \2 ;"
 )
 OLD = "sm_75"  # without conversions to bfloat16
+AMPERE = "sm_80"  # with smaller products of float64
 FACTS = {  # by probe: what its machine code must match, in the order of instructions
     # The bytes that are left out are the lowest bits of the address; a predicate tells of none.
     "zero_fill": r"IADD3 \S+, -R(\d+)\S*, 0x10, .*LOP3\.LUT \S+ \S+ 0xf,"
@@ -174,6 +185,13 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     "half_product": PRODUCT.format(r"HMMA\.16816\.F32"),
     "bfloat16_product": PRODUCT.format(r"HMMA\.16816\.F32\.BF16"),
     "tf32_product": PRODUCT.format(r"HMMA\.1688\.F32\.TF32"),
+    "double_product": r"LDG\.E\.128 (R\d+), .*?LDG\.E\.128 (R\d+), "
+    r".*DMMA\.16x8x8 (R\d+), \1, \2, R\d+ ; STG\.E\.128 \S+ \3 ;",
+    # Rows 0 to 7 and 8 to 15, of the first four of k and of the last.
+    f"double_product of {AMPERE}": r"LDG\.E\.128 (R\d+), .*?LDG\.E\.128 (R\d+), "
+    r".*LDG\.E\.128 (R\d+), .*DMMA\.884 (R\d+), \2, \1(\.reuse)?, \4 ; "
+    r"DMMA\.884 (R\d+), (R\d+), \1, \6 ; DMMA\.884 \4, \3, (?!\1\b)(R\d+)(\.reuse)?, \4 ; "
+    r"DMMA\.884 \6, (?!\7\b)R\d+, \8, \6 ;",
     # Barriers are seen by copies after a fence of their own, and a wait tries again.
     "barrier": r"SYNCS\.EXCH.*MEMBAR.*FENCE\.VIEW\.ASYNC.*SYNCS\.ARRIVE"
     r".*(\.L_x_\d+):[^:]*TRYWAIT (P\d), .*@!\2 BRA `\(\1\) ;",
@@ -211,6 +229,10 @@ PLANTED = [  # a probe, and the text that is wrong
     ("half_product", "{%8,%9}, {%0", "{%9,%8}, {%0"),
     ("bfloat16_product", "{%4,%5,%6,%7}", "{%4,%6,%5,%7}"),
     ("tf32_product", "{%4,%5,%6,%7}", "{%5,%4,%6,%7}"),
+    ("double_product", '"d"(a[0]), "d"(a[1])', '"d"(a[1]), "d"(a[0])'),
+    ("double_product", '"d"(b0), "d"(b1)', '"d"(b1), "d"(b0)'),
+    (f"double_product of {AMPERE}", "i < 2 ? b0 : b1", "i % 2 ? b1 : b0"),
+    (f"double_product of {AMPERE}", '"+d"(d[i % 2 * 2])', '"+d"(d[i / 2 * 2])'),
     ("barrier", "@!over bra AGAIN_%=;", ""),
     ("barrier", "fence.proxy.async.shared::cta;", ""),
     ("two_copies", "cp.async.commit_group;", ""),
@@ -239,7 +261,7 @@ PLANTED = [  # a probe, and the text that is wrong
 def machine_code(header: str) -> dict[str, str]:
     """The instructions of each probe, in one line."""
     codes = {}
-    for arch, of in ((ARCH, ""), (OLD, f" of {OLD}")):
+    for arch, of in ((ARCH, ""), (OLD, f" of {OLD}"), (AMPERE, f" of {AMPERE}")):
         options = [f"-arch={arch}", *compiler.BASE_OPTIONS]
         code, _, log = nvrtc().compile("probes.cu", PROBES, {"ptx.cuh": header}, options, [])
         for name, text in disassembled(compiler.Cubin(code, {}, log)).items():

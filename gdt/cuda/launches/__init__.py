@@ -30,6 +30,7 @@ from gdt.cuda.launches.calls import (
 from gdt.cuda.launches.catalogue import WITHOUT, instances
 from gdt.cuda.launches.matmul import (
     ACTIVATIONS,
+    FLOAT64_ON_TENSOR_CORES,
     MMA_FINISH,
     MMA_TYPES,
     PIECE_LENGTH,
@@ -56,6 +57,7 @@ __all__ = [
     "ATTENTION_WIDTHS",
     "DRAWS",
     "ENOUGH_BLOCKS",
+    "FLOAT64_ON_TENSOR_CORES",
     "FLOATS",
     "INTEGERS",
     "INT_LIMIT",

@@ -12,7 +12,7 @@ from gdt.cuda.launches.attention import (
 )
 from gdt.cuda.launches.attention_hopper import attention_hopper_instances
 from gdt.cuda.launches.batchnorm import batchnorm_instances
-from gdt.cuda.launches.matmul import matmul_instances
+from gdt.cuda.launches.matmul import FLOAT64_ON_TENSOR_CORES, matmul_instances
 from gdt.cuda.launches.matmul_hopper import HOPPER, matmul_hopper_instances
 from gdt.cuda.launches.random import random_instances
 from gdt.cuda.launches.reduce import reduce_instances
@@ -51,4 +51,11 @@ def instances(file: str, arch: str | None = None) -> list[Instance]:
 
     They are the instances that the tests compile and run.
     """
-    return [i for i in _INSTANCES[file]() if arch not in WITHOUT.get(i.kernel, ())]
+    return [i for i in _INSTANCES[file]() if arch is None or not _is_lacking(i, arch)]
+
+
+def _is_lacking(instance: Instance, arch: str) -> bool:
+    """Whether gdt does not launch an instance on an architecture."""
+    if instance.kernel == "matmul_mma" and instance.arguments[0] == "double":
+        return arch not in FLOAT64_ON_TENSOR_CORES
+    return arch in WITHOUT.get(instance.kernel, ())

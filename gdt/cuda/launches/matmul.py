@@ -11,6 +11,7 @@ from typing import Any
 from gdt.cuda.launches.calls import (
     ENOUGH_BLOCKS,
     INT_LIMIT,
+    SUM_TYPES,
     Array,
     Empty,
     c_type,
@@ -19,7 +20,13 @@ from gdt.cuda.launches.calls import (
     sum_type,
 )
 from gdt.cuda.launches.matmul_hopper import FILE as HOPPER_FILE
-from gdt.cuda.launches.matmul_hopper import MULTIPROCESSORS, tile_columns, wgmma_call, wgmma_refusal
+from gdt.cuda.launches.matmul_hopper import (
+    HOPPER,
+    MULTIPROCESSORS,
+    tile_columns,
+    wgmma_call,
+    wgmma_refusal,
+)
 from gdt.cuda.launches.matmul_operands import Operands
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants
@@ -28,20 +35,23 @@ from gdt.errors import KernelError, error
 FILE = "matmul.cu"
 LARGE_TILE, SMALL_TILE = 128, 64
 SIMT_TILES = (("float", LARGE_TILE), ("float", SMALL_TILE), ("double", SMALL_TILE))
-MMA_TYPES = (  # types of operands and result on tensor cores; float operands are rounded to tf32
+MMA_TYPES = (  # of operands and result on tensor cores; float operands are rounded to tf32
     ("half_t", "half_t"),
     ("half_t", "float"),
     ("bfloat16_t", "bfloat16_t"),
     ("bfloat16_t", "float"),
     ("float", "float"),
+    ("double", "double"),
 )
+# Tensor cores that have twice the rate of CUDA cores for float64: 19.5 and 9.7 TFLOP/s of an A100,
+# 67 and 34 of an H100 (NVIDIA's data sheets). B200's have the same, those of others less.
+FLOAT64_ON_TENSOR_CORES = ("sm_80", HOPPER)
 MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
 ACTIVATIONS = ("none", "relu", "relu_backward")
 PIECE_LENGTH = 256  # elements of k from which on a piece of the sum is worth its extra pass
 PIECES_MAX = 64
 FINISHED_PIECES = 8  # that one block adds up for its tile; more would take longer than a launch
 CHUNK_STEP = 64  # elements of k; a multiple of the step of every kernel
-MMA_SKEW = 8  # elements of padding in a row of a tile whose rows run across k
 
 
 def matmul_instances() -> Iterator[Instance]:
@@ -50,7 +60,7 @@ def matmul_instances() -> Iterator[Instance]:
         for t, tile in SIMT_TILES:
             yield Instance(FILE, "matmul_simt", (t, str(tile), x_t, w_t))
         for (t, out), tile in product(MMA_TYPES, (LARGE_TILE, SMALL_TILE)):
-            yield Instance(FILE, "matmul_mma", (t, out, str(tile), x_t, w_t))
+            yield Instance(FILE, "matmul_mma", (t, out, str(tile), x_t, w_t, SUM_TYPES[t]))
     for wide, out in (*MMA_FINISH, ("double", "double")):
         yield Instance(FILE, "matmul_finish", (wide, out))
 
@@ -60,10 +70,13 @@ def _launched_instances() -> frozenset[Instance]:
     return frozenset(matmul_instances())
 
 
-def _tile(operands: Operands, columns: int | None, multiprocessors: int | None) -> tuple[int, int]:
+def _tile(
+    operands: Operands, columns: int | None, tensor_cores: bool, multiprocessors: int | None
+) -> tuple[int, int]:
     """Return the rows and columns of a tile, of matmul_hopper.cu if `multiprocessors` is given.
 
-    A tile of matmul.cu is large where large tiles give every multiprocessor work, else small.
+    A tile of matmul.cu is large where large tiles give every multiprocessor work, else small; of
+    float64 on CUDA cores always.
     columns: the columns of a tile, where the caller chooses them.
     """
     if multiprocessors is not None:
@@ -71,7 +84,8 @@ def _tile(operands: Operands, columns: int | None, multiprocessors: int | None) 
         return rows, columns or tile_columns(operands, multiprocessors)
     large = ceil_div(operands.m, LARGE_TILE) * ceil_div(operands.n, LARGE_TILE)
     few = large * operands.leading.items < ENOUGH_BLOCKS // 2
-    tile = columns or (SMALL_TILE if few or c_type(operands.x.array) == "double" else LARGE_TILE)
+    simt_double = c_type(operands.x.array) == "double" and not tensor_cores
+    tile = columns or (SMALL_TILE if few or simt_double else LARGE_TILE)
     return tile, tile
 
 
@@ -80,7 +94,8 @@ def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
     file_constants = constants(FILE)
     k = file_constants["MMA_K_BYTES"] // itemsize
     pack = file_constants["PACK_BYTES"] // itemsize
-    size = {True: tile * (k + pack), False: k * (tile + MMA_SKEW)}  # by whether rows run along k
+    skew = {True: pack, False: 8} if itemsize < 8 else {True: 4, False: 4}  # elements
+    size = {True: tile * (k + skew[True]), False: k * (tile + skew[False])}  # do rows run along k
     return file_constants["STAGES"] * (size[not x_t] + size[w_t]) * itemsize
 
 
@@ -109,7 +124,8 @@ def matmul(
     aux: the array whose values decide "relu_backward".
     activation: one of `ACTIVATIONS`.
     tensor_cores: needed for float16 and bfloat16; float32 operands are then rounded to tf32. On
-        `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason.
+        `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason. float64 may
+        have them on `FLOAT64_ON_TENSOR_CORES`.
     tile: the columns of a tile. pieces: the number of parts into which k is cut. Both are chosen by
         size if None.
     arrivals: uint32 zeros, `ENOUGH_BLOCKS` for all sizes, which no other launch uses at the same
@@ -124,7 +140,7 @@ def matmul(
     if max(m, n, k) > INT_LIMIT:
         raise error(KernelError, f"lengths {m}, {n} and {k} are past 2^31 - 2^20")
     hopper = tensor_cores and wgmma_refusal(operands, arch) is None
-    rows, columns = _tile(operands, tile, multiprocessors if hopper else None)
+    rows, columns = _tile(operands, tile, tensor_cores, multiprocessors if hopper else None)
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     enough = multiprocessors if hopper else ENOUGH_BLOCKS
     steps = max(1, k // PIECE_LENGTH)
@@ -186,7 +202,8 @@ def _tiled_call(
     x, w, leading = operands.x, operands.w, operands.leading
     kernel = "matmul_mma" if len(c_types) == 2 else "matmul_simt"
     transposed = tuple("true" if side.transposed else "false" for side in (x, w))
-    instance = Instance(FILE, kernel, (*c_types, str(tile), *transposed))
+    sums = (sum_type(x.array),) if kernel == "matmul_mma" else ()
+    instance = Instance(FILE, kernel, (*c_types, str(tile), *transposed, *sums))
     if instance not in _launched_instances():
         raise error(KernelError, f"no kernel {instance} for {' and '.join(c_types)}")
     call = named_call(

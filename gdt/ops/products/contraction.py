@@ -229,7 +229,9 @@ def contract_on_host(
 
 def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:
     """Whether products of `dtype` run on tensor cores. Those of float32 do where the precision
-    "tensorfloat32" is set."""
+    "tensorfloat32" is set, those of float64 where tensor cores are faster."""
+    if dtype == np.float64:
+        return arch in launches.FLOAT64_ON_TENSOR_CORES
     if dtype != np.float32:
         return dtype.itemsize == 2
     return MATMUL_PRECISION.get() == "tensorfloat32" and arch not in launches.WITHOUT["matmul_mma"]

@@ -153,6 +153,20 @@ template <class T> NOT_SANITIZED inline void multiply(float (&d)[4], const uint3
   }
 }
 
+// The same of double, K = 8, each product added with one rounding.
+NOT_SANITIZED inline void multiply(double (&d)[4], const double (&a)[4], double b0, double b1, double, int line = __builtin_LINE()) {
+  const double mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const Slot* slots = exchange(~0u, mine, sizeof mine, "mma.sync", line);
+  const unsigned group = lane() / 4, member = lane() % 4;
+  for (int e = 0; e < 4; e++)
+    for (int k = 0; k < 8; k++) {
+      double x, y;
+      copy_bytes(&x, (const double*)slots[group * 4 + k % 4] + e / 2 + k / 4 * 2, sizeof x);
+      copy_bytes(&y, (const double*)slots[(member * 2 + e % 2) * 4 + k % 4] + 4 + k / 4, sizeof y);
+      d[e] = fma(x, y, d[e]);
+    }
+}
+
 // ---- sm_90: barriers in shared memory, copies of tiles ---------------------------------------------------------------
 struct Barrier { uint64_t expected : 16, pending : 16, phase : 1; int64_t bytes : 31; };  // in the 64 bits
 NOT_SANITIZED inline void settle(Barrier* b) {
