@@ -198,7 +198,8 @@ class KernelBody:
     def __call__(self, *xs: Block, **out: Any) -> Any:
         if not self.prepared or CAPTURED.get() is not None:  # a graph has memory of its own
             return self._run(xs, out)
-        key, arrays, addresses = arguments(self.launcher.runner, self._setting(), xs, out)
+        setting = self._setting() if self.selectable else None  # a call less for most
+        key, arrays, addresses = arguments(self.launcher.runner, setting, xs, out)
         prepared = self.prepared.get(key)
         if prepared is None:
             return self._run(xs, out)

@@ -346,7 +346,13 @@ class Op(Differentiable, Generic[P, R_co]):
                     args[i]._resolved = DistributedArray(array_type, args[i].blocks)
             if len(plan.outs) == 1:
                 return DistributedArray(plan.outs[0], (result,))
-            return tuple(map(DistributedArray, plan.outs, zip(result)))
+            arrays = []
+            for array_type, block in zip(plan.outs, result, strict=True):
+                out = NEW(DistributedArray)  # as in `_call`
+                out.type, out.blocks = array_type, (block,)
+                out._resolved = out._shared = None
+                arrays.append(out)
+            return tuple(arrays)
         origins = origins_of(args) if plan.noted and HISTORIES else None
         if plan.moves:
             args = move_to_layouts(args, plan.target_layouts, op=self.name)

@@ -103,11 +103,14 @@ class Namespace:
     def _launched(self, *_: Any) -> None:
         self.counts["launches"] += 1
 
-    def empty(self, shape: Any, dtype: Any) -> Any:
+    def ndarray(self, shape: Any, dtype: Any, memptr: Any = None) -> Any:
         """Memory."""
-        self.counts["allocations"] += 1
-        pointer = cupy.cuda.MemoryPointer(self._memory, next(self._offsets))
-        return cupy.ndarray(shape, dtype, pointer)
+        if memptr is None:
+            self.counts["allocations"] += 1
+            memptr = cupy.cuda.MemoryPointer(self._memory, next(self._offsets))
+        return cupy.ndarray(shape, dtype, memptr)
+
+    empty = ndarray
 
     def full(self, shape: Any, value: Any, dtype: Any) -> Any:
         """Memory, which is not filled."""

@@ -227,7 +227,7 @@ def made(name: str) -> Made:
 
 
 def recorded(one: Made, runner: Runner, memory: Memory) -> Prepared:
-    xp = SimpleNamespace(empty=memory)
+    xp = SimpleNamespace(ndarray=memory)
     recording = KernelRecording(
         SimpleNamespace(runner=runner, empty=np.empty, xp=xp), one.arrays, 0
     )

@@ -53,8 +53,10 @@ class StrictCupy:
     def get_default_pinned_memory_pool(self) -> Any:
         return self.cuda.pinned_pool
 
-    def ndarray(self, shape: Any, dtype: Any, memptr: Any) -> StrictArray:
-        """`cupy.ndarray` of memory of the host that devices write."""
+    def ndarray(self, shape: Any, dtype: Any, memptr: Any = None) -> StrictArray:
+        """`cupy.ndarray` of new memory, or of memory of the host that devices write."""
+        if memptr is None:
+            return self.empty(shape, dtype)  # type: ignore[no-any-return]
         count = int(np.prod(shape))
         host = np.frombuffer(memptr.mem.owner, dtype, count, memptr.offset).reshape(shape)
         return StrictArray(host, self.machine)

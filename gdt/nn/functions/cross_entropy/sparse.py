@@ -6,6 +6,7 @@ for every row, the largest logit, then the sum of exponentials and the logit of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.backend import backend_of
+from gdt.caches import memoized
 from gdt.engine.declaration import FROM_ENGINE, Merging
-from gdt.engine.op import Op, op
+from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.nn.functions.cross_entropy.integer_labels import (
@@ -256,33 +258,35 @@ def sparse_softmax_cross_entropy_with_logits(
     """
     if type(labels) is not DistributedArray or type(logits) is not DistributedArray:
         labels, logits = as_operands(NAME, labels=labels, logits=logits)
-    shape = logits.type.shape
-    if labels.type.dtype.kind not in "iu" or kind_of(logits.type.dtype) != "f" or not shape:
-        raise error(
-            DtypeError,
-            "labels are integers and logits floating-point rows",
-            operands={"labels": labels.type, "logits": logits.type},
-            remedy=ONE_HOT,
-        )
-    if labels.type.shape != shape[:-1] or not shape[-1]:
-        raise error(
-            ShapeError,
-            f"labels {list(labels.shape)} do not name a class for each row of {list(shape)}",
-            operands={"labels": labels.type, "logits": logits.type},
-            remedy=ONE_HOT if labels.shape == shape else None,
-        )
     static: dict[str, Any] = {}
     if label_smoothing:
         static["label_smoothing"] = float(label_smoothing)
     if ignore_index is not None:
         static["ignore_index"] = int(ignore_index)
-    return _family(logits)(labels, logits, **static)[0]
+    result: DistributedArray = _checked_op(labels.type, logits.type)(labels, logits, **static)[0]
+    return result
 
 
-def _family(logits: DistributedArray) -> Op[..., tuple[DistributedArray, ...]]:
-    """The op for logits of this layout on these devices."""
-    layout = logits.type.layout
-    if layout.dims[-1]:
-        return cross_entropy_of_split
-    has_kernels = backend_of(layout.mesh).runner is not None
-    return fused_cross_entropy if has_kernels else cross_entropy_of_whole
+@memoized(500)
+def _checked_op(labels: ArrayType, logits: ArrayType) -> Callable[..., Any]:
+    """The op for operands of these types on their devices; DtypeError or ShapeError for operands
+    that do not fit."""
+    shape = logits.shape
+    if labels.dtype.kind not in "iu" or kind_of(logits.dtype) != "f" or not shape:
+        raise error(
+            DtypeError,
+            "labels are integers and logits floating-point rows",
+            operands={"labels": labels, "logits": logits},
+            remedy=ONE_HOT,
+        )
+    if labels.shape != shape[:-1] or not shape[-1]:
+        raise error(
+            ShapeError,
+            f"labels {list(labels.shape)} do not name a class for each row of {list(shape)}",
+            operands={"labels": labels, "logits": logits},
+            remedy=ONE_HOT if labels.shape == shape else None,
+        )
+    if logits.layout.dims[-1]:
+        return cross_entropy_of_split.__call__
+    has_kernels = backend_of(logits.mesh).runner is not None
+    return (fused_cross_entropy if has_kernels else cross_entropy_of_whole).__call__
