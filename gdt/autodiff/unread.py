@@ -56,7 +56,7 @@ class _Entry:
 
     def is_alone(self) -> bool:
         """Whether nobody but the record refers to the array."""
-        # What is counted is in no variable, as in `gdt.engine.updates`.
+        # What is counted is in no variable, as in `gdt.engine.ownership`.
         return not self.is_resolved and getrefcount(self.array) == ONE_REFERENCE + self.references
 
     def free(self, forms: Forms) -> None:

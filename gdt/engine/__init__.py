@@ -80,8 +80,9 @@ installed; `GDT_COMPILED_LOOPS=0` turns loops off.
 
 **Updates.** An op may name donated operands, as an optimizer's update does. `updates` overwrites a
 block only if the place that holds the array holds the only reference to the array, to its tuple of
-blocks, to the block and to the block's memory. A view, a tape, `.numpy()`, `.shards` or a second
-name all count as references; then the result gets memory of its own.
+blocks, to the block and to the block's memory (`ownership`). A view, a tape, `.numpy()`, `.shards`
+or a second name all count as references; then the result gets memory of its own. On a GPU one
+launch updates all parameters, and is repeated without the op's function (`update_launches`).
 
 **Kernels.** On a backend with a kernel runner an op that declares a kernel runs it instead of its
 body (`launcher`); see `gdt.cuda`.

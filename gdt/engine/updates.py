@@ -3,19 +3,18 @@ nobody else refers to it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
 from gdt.array.array import DistributedArray
-from gdt.backend import backend_of
-from gdt.backend.numpy import ONE_REFERENCE
 from gdt.caches import Cache
 from gdt.engine.declaration import RuleOf
 from gdt.engine.op import Op, declared
+from gdt.engine.ownership import OWNERSHIP, is_only_owned_source, is_owned
 from gdt.engine.plan import PLAN_BYTES, Block, Plan
 from gdt.engine.source import Names, define, written
+from gdt.engine.update_launches import UpdateLaunch
 from gdt.observe import OBSERVERS, is_recorded
 
 
@@ -137,8 +136,9 @@ def _remember_all(
     for group, other in zip(owners, others, strict=True):
         operands = (*[mapping[name] for mapping, name in group], other, *args)
         plans.append(op.plan_of_call(operands, static))
-    if all(plan.phase.kernel_bodies for plan in plans):
-        op.multi_tensor_plans[key] = partial(_launched_for_all, op, plans, static)
+    kernel = op.multi_tensor_kernel
+    if kernel is not None and all(plan.phase.kernel_bodies for plan in plans):
+        op.multi_tensor_plans[key] = UpdateLaunch(kernel, plans, static)
     elif all(hasattr(plan.phase.update, "expression") for plan in plans):
         op.multi_tensor_plans[key] = partial(_updated_on_host, [_in_place(plan) for plan in plans])
     else:
@@ -148,75 +148,3 @@ def _remember_all(
 def _updated_one_by_one(owners: Any, others: Any, args: Any) -> bool:
     """Leave updates to their own plans, where blocks are several."""
     return False
-
-
-def _launched_for_all(
-    op: UpdateOp, plans: Sequence[Plan], static: Any, owners: Any, others: Any, args: Any
-) -> bool:
-    """Update all by the op's kernel, in one launch for each block and dtype; False if it does
-    not apply."""
-    launch = op.multi_tensor_kernel
-    if launch is None or not all(k.applies for p in plans for k in p.phase.kernel_bodies):
-        return False
-    owned = [[is_owned(mapping, name) for mapping, name in group] for group in owners]
-    arrays = [
-        (*[mapping[name].blocks for mapping, name in group], other.blocks)
-        for group, other in zip(owners, others, strict=True)
-    ]
-    mesh, results = plans[0].outs[0].mesh, []
-    for i, body in enumerate(plans[0].phase.kernel_bodies):
-        with backend_of(mesh).on(mesh, i):
-            results.append(
-                body.multi_tensor(
-                    launch,
-                    [tuple([blocks[i] for blocks in xs]) for xs in arrays],
-                    [a.blocks[i] if type(a) is DistributedArray else a for a in args],
-                    [[mine[i] for mine in own] for own in owned],
-                    static,
-                )
-            )
-    for n, (group, plan) in enumerate(zip(owners, plans, strict=True)):
-        for d, ((mapping, name), array_type) in enumerate(zip(group, plan.outs, strict=True)):
-            mapping[name] = DistributedArray(array_type, tuple(blocks[n][d] for blocks in results))
-    return True
-
-
-def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
-    """For every block of the array in `mapping[name]`, whether nothing else refers to it."""
-    return [is_only_owned(mapping, name, i) for i in range(len(mapping[name].blocks))]
-
-
-def is_only_owned(mapping: Mapping[str, Any], name: str, i: int = 0) -> bool:
-    """Whether nothing else refers to the array in `mapping[name]`, to its tuple of blocks, to its
-    block `i`, or to that block's memory, which is no file's and no other object's."""
-    # What is counted is in no variable, which CPython 3.14 counts once and others twice.
-    count = sys.getrefcount
-    return count(mapping[name]) == ONE_REFERENCE and has_own_block(mapping[name], i)
-
-
-def is_only_owned_source(place: str) -> str:
-    """The source of `is_only_owned(mapping, name)` for the expression `mapping[name]`, in a
-    namespace with `OWNERSHIP`: a call less for each parameter of a step."""
-    return f"count({place}) == one and has_own_block({place}, 0)"
-
-
-def has_own_block(array: DistributedArray, i: int) -> bool:
-    """Whether nothing but an array refers to its tuple of blocks, to its block `i`, or to that
-    block's memory, which is no file's and no other object's."""
-    count = sys.getrefcount
-    if array._resolved is not None or count(array.blocks) != ONE_REFERENCE:
-        return False
-    if count(array.blocks[i]) != ONE_REFERENCE:
-        return False
-    block = array.blocks[i]
-    if block.base is None:
-        has_memory = block.flags.owndata
-    else:
-        pooled = backend_of(array.type.layout.mesh).owns(block.base)
-        if count(block.base) != ONE_REFERENCE + pooled:
-            return False
-        has_memory = pooled or getattr(getattr(block.base, "flags", None), "owndata", False)
-    return has_memory and getattr(block.flags, "writeable", True)  # CuPy's all are
-
-
-OWNERSHIP = {"count": sys.getrefcount, "one": ONE_REFERENCE, "has_own_block": has_own_block}

@@ -30,8 +30,8 @@ from gdt.array.views import (
 )
 from gdt.backend import NUMPY, backend_of
 from gdt.comm.agreement import HISTORIES
+from gdt.engine.ownership import has_own_block
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.engine.updates import has_own_block
 from gdt.engine.whole_arrays import are_unwatched, array_of_whole, whole_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops.blocks.intervals import interval, move_intervals

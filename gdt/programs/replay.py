@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
 from gdt.array.views import rebind
+from gdt.engine.ownership import OWNERSHIP, is_only_owned_source, is_owned
 from gdt.engine.source import define
-from gdt.engine.updates import OWNERSHIP, is_only_owned_source, is_owned
 from gdt.errors import FunctionError, error
 from gdt.observe import HELD
 from gdt.programs.graphs.cuda_graph import StepGraph, step_graph

@@ -398,3 +398,35 @@ def test_draws_with_keys_are_repeated_with_other_keys(emulated: EmulatedBackend)
         ]
         np.testing.assert_array_equal(*[x.numpy() for x in draws])
     assert runner.prepared == before + 1
+
+
+@pytest.mark.parametrize("optimizer", [gdt.optim.SGD, gdt.optim.Adam])
+def test_an_update_is_repeated_on_arrays_that_lie_alike(
+    optimizer: Any, emulated: EmulatedBackend, rng: np.random.Generator
+) -> None:
+    layouts = [
+        gdt.Layout.replicated(gdt.create_mesh([("x", 1)], devices=[device]), 2)
+        for device in ("emu:0", "cpu:0")
+    ]
+    values = {name: rng.standard_normal((5, 6)).astype("f4") for name in "ab"}
+    models = [{k: gdt.asarray(a, layout=layout) for k, a in values.items()} for layout in layouts]
+    optimizers, kept, counts = [optimizer(0.1), optimizer(0.1)], [], []
+    for step in range(7):
+        before = emulated.runner.prepared
+        if step == 3:
+            kept = [(model["a"], model["a"].numpy().copy()) for model in models]
+        numbers = {name: rng.standard_normal((6, 5)).astype("f4") for name in "ab"}
+        for model, layout, update in zip(models, layouts, optimizers, strict=True):
+            if step == 5:
+                update.learning_rate = 0.2
+            gradients = {k: gdt.asarray(a, layout=layout).mT for k, a in numbers.items()}
+            if step != 4:
+                gradients = {k: gdt.copy(g) for k, g in gradients.items()}  # by rows
+            update.update(model, gradients)
+        for name in values:
+            np.testing.assert_array_equal(*[model[name].numpy() for model in models])
+        counts.append(emulated.runner.prepared - before)
+    for array, value in kept:
+        np.testing.assert_array_equal(array.numpy(), value)
+    # The first step makes plans; the fourth finds a parameter that is kept, the fifth columns.
+    assert counts == [0, 1, 0, 0, 0, 0, 0]

@@ -16,7 +16,7 @@ import gdt
 from gdt.backend import threads
 from gdt.engine import blocks as blocks_of_plans
 from gdt.engine.op import OPS
-from gdt.engine.updates import is_owned
+from gdt.engine.ownership import is_owned
 from gdt.fusion import llvm
 from gdt.fusion.op_formula import UFUNCS
 from gdt.programs import fused_function, fusing, slices
