@@ -93,6 +93,7 @@ PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "attention_wgmma": ATTENTION_WGMMA,
     "attention_wgmma_dq": ATTENTION_WGMMA,
     "attention_wgmma_dkv": ATTENTION_WGMMA,
+    "transpose": ["LDG.E.128", "STS.128", "LDS", "STG.E.128"],
     "matmul_simt": ["LDG.E", "LDS", "FFMA"],
     "matmul_mma": ["HMMA", "LDGSTS", "LDSM"],
     "matmul_wgmma": [

@@ -11,6 +11,7 @@ import pytest
 import gdt
 from gdt.caches import Cache
 from gdt.cuda import launches
+from gdt.cuda.launches import transpose
 from gdt.cuda.runner import KernelCall
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 from gdt.ops.products import contraction
@@ -189,6 +190,21 @@ def test_a_setting_rounds_float32_to_tf32_where_there_are_tensor_cores(
         assert 1e-5 < distance < 2 * 2.0**-11 * 16 * 70**0.5
         assert run("sm_75")[0].startswith("matmul_simt<float,")
         assert run("sm_80", "float64")[0].startswith("matmul_mma<double,")
+        kernel, distance = run("sm_90a")
+        assert kernel.startswith("matmul_mma<float, float,") and distance > 1e-5
+        monkeypatch.setattr(transpose, "OPERATIONS_OF_BYTE", 0)
+        monkeypatch.setattr(transpose, "OPERATIONS_OF_LAUNCH", 0)
+        x, w = x[:, :68], w[:68, :11]  # w has rows that begin anywhere
+        exact = x.astype(float) @ w.astype(float)
+        kernel, distance = run("sm_90a")
+        assert kernel.startswith("transpose<float> matmul_wgmma<float, float,")
+        given, ran = [gdt.asarray(a, layout=replicated(2)) for a in (x, w)], emulated.runner.ran
+        first, prepared = gdt.matmul(*given).numpy(), emulated.runner.prepared
+        ran.clear()
+        assert gdt.matmul(*given).numpy().tobytes() == first.tobytes()
+        assert ran["transpose"] == ran["matmul_wgmma"] == 1
+        assert emulated.runner.prepared == prepared  # both launches are repeated
+        assert 1e-5 < distance < 2 * 2.0**-11 * 16 * 70**0.5
     assert run("sm_86", "float64")[0].startswith("matmul_simt<double,")
     kernel, distance = run("sm_80")
     assert kernel.startswith("matmul_simt<float,")

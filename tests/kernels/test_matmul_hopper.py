@@ -9,6 +9,8 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from gdt.cuda import launches
+from gdt.cuda.launches import transpose
+from gdt.cuda.launches.matmul_operands import MatrixOperand
 from gdt.cuda.sources import parameters
 from gdt.errors import KernelError
 
@@ -45,12 +47,17 @@ OPTIONS: dict[str, Any] = {
     "order": SCHEDULES,
     "async_mode": ["early", "late", "tossed"],
 }
-TF32_OPTIONS = OPTIONS | {"dtype": ["float32"], "x_t": [False], "w_t": [True]}
+TF32_OPTIONS = OPTIONS | {"dtype": ["float32"]}
 
 
 def check_wgmma(**options: Any) -> None:
-    calls = check_matmul(**options, misaligned=False, tensor_cores=True, arch=ARCH, pad=PAD)
-    assert calls[0].instance.kernel == "matmul_wgmma"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transpose, "OPERATIONS_OF_BYTE", 0)
+        patch.setattr(transpose, "OPERATIONS_OF_LAUNCH", 0)
+        calls = check_matmul(**options, misaligned=False, tensor_cores=True, arch=ARCH, pad=PAD)
+    moved = options["x_t"] + (not options["w_t"]) if options["dtype"] == "float32" else 0
+    kernels = [call.instance.kernel for call in calls]
+    assert kernels[: moved + 1] == ["transpose"] * moved + ["matmul_wgmma"]
 
 
 @pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
@@ -120,6 +127,57 @@ def test_copies_of_a_slot_wrap_around_with_long_contractions() -> None:
             dtype="float16", m=64, n=64, k=64 * 15 + 8, x_t=False, w_t=False, leading="none",
             activation="none", has_bias=False, tile=tile, pieces=1, execute=Execute(),
         )  # fmt: skip
+
+
+def check_transposition(execute: Execute) -> None:
+    x = normal(np.random.default_rng(0), (2, 70, 131), "float32")
+    transposed, call = transpose.transposed(MatrixOperand.of(x, 1), empty, 1)
+    execute([call])
+    written = dict(zip([p.name for p in parameters(call.instance)], call.arguments, strict=True))
+    assert written["out"].shape == (2, 131, 72)
+    np.testing.assert_array_equal(transposed, x)
+    np.testing.assert_array_equal(written["out"][..., 70:], 0)
+
+
+@pytest.mark.parametrize("misaligned", [False, True])
+def test_a_transposed_operand_gives_the_bits_of_one_that_lies_so(misaligned: bool) -> None:
+    """Rows of 99 elements begin anywhere, those of the copies at packs of 16 bytes."""
+    rng = np.random.default_rng(0)
+    x, w = (operand(rng, (2,), *s, t, "float32", misaligned) for s, t in (((70, 99), True),
+            ((99, 133), False)))  # fmt: skip
+    along = [np.zeros((2, n, 100), np.float32)[..., :99] for n in (70, 133)]
+    along[0][:], along[1][:] = x, w.swapaxes(-1, -2)
+    results = []
+    for operands, limit in (((x, w), 0), ((along[0], along[1].swapaxes(-1, -2)), 2**30)):
+        results.append(garbage((2, 70, 133), x.dtype))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transpose, "OPERATIONS_OF_BYTE", 0)
+            patch.setattr(transpose, "OPERATIONS_OF_LAUNCH", limit)
+            calls = launches.matmul(
+                *operands, results[-1], empty, tensor_cores=True, arch=ARCH, mesh_ndim=1
+            )
+        Execute("random")(calls)
+        assert len(calls) == (1 if limit else 3)
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_operands_are_transposed_where_the_product_is_worth_it() -> None:
+    def moved(m: int, n: int, k: int, x_t: bool, w_t: bool, dtype: Any = np.float32) -> Any:
+        memory = np.zeros(1, dtype)  # seen as more than there is: nothing is launched
+        lie = lambda rows, columns, turned: as_strided(
+            memory,
+            (rows, columns),
+            [s * memory.itemsize for s in ((1, rows) if turned else (columns, 1))],
+        )
+        return launches.matmul_transposes(lie(m, k, x_t), lie(k, n, w_t), arch=ARCH)
+
+    assert moved(4096, 4096, 4096, True, False) == (True, True)
+    assert moved(4096, 4096, 4096, False, False) == (False, True)
+    assert moved(4096, 4096, 4096, False, True) == (False, False)
+    assert moved(4096, 4096, 4096, True, False, np.float16) == (False, False)
+    assert moved(512, 8192, 8192, False, False) == (False, True)  # 512 uses of each element
+    assert moved(500, 8192, 8192, False, False) == (False, False)
+    assert moved(512, 512, 512, False, False) == (False, False)  # a launch takes as long
 
 
 def test_infinities_outside_of_an_operand_are_not_read() -> None:

@@ -24,7 +24,7 @@ from .harness import Execute, close_runners
 from .test_attention import check_attention
 from .test_batchnorm import check_forward_and_backward
 from .test_matmul import check_matmul
-from .test_matmul_hopper import check_wgmma
+from .test_matmul_hopper import check_transposition, check_wgmma
 from .test_random import check_draw
 from .test_reduce import check_arguments, check_values
 from .test_softmax_ce import check_split_classes, check_whole_rows
@@ -377,6 +377,10 @@ MUTATIONS = [
     (*MMA, "matmul_mma", None, "__syncthreads();  // no thread reads the last tiles any more", ""),
     (*MMA, "matmul_mma", None, "min(side.left(first_line + line, from + k), PER_PACK)", "PER_PACK"),
     (*MMA, "matmul_mma", None, "matrix % 2 * 8 + row, k + matrix / 2 * 8)", "matrix / 2 * 8 + row, k + matrix % 2 * 8)"),
+    (check_transposition, "transpose.cu", "transpose", None, "  __syncthreads();\n", ""),
+    (check_transposition, "transpose.cu", "transpose", None, "tile[line * ACROSS + (j ^ line / PACK)]", "tile[line * ACROSS + (j ^ line % PACK)]"),
+    (check_transposition, "transpose.cu", "transpose", None, "e < below && c", "e <= below && c"),
+    (check_transposition, "transpose.cu", "transpose", None, "packs && left", "left"),
     (mma_of_float64, "matmul.cu", "matmul_mma", None, "i / 2 * 8, k + lane % 4 + i % 2 * 4", "i % 2 * 8, k + lane % 4 + i / 2 * 4"),
     (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&filled[turn.slot], turn.parity);", ""),
     (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&emptied[turn.slot], turn.parity ^ 1);", ""),

@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches, runner, sources
+from gdt.cuda.launches import transpose
+from gdt.cuda.launches.matmul_operands import MatrixOperand
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.tensor_map import STRUCT, TensorMap
 from tests.needs import need_compiler
@@ -156,10 +158,21 @@ def hopper_products(folder: Path | None) -> None:
     product(True, True, HALF, folder, pieces=1, **options)
 
 
+def transposed_operand(folder: Path | None) -> None:
+    """In both orders."""
+    for shape in ((MANY, FEW), (FEW, MANY)):
+        x = sparse(shape, SINGLE)
+        x[-1, -1] = 3
+        out, call = transpose.transposed(MatrixOperand.of(x, 0), sparse, 0)
+        run_last_block(call, folder)
+        assert out[-1, -1] == 3
+
+
 CHECKS: dict[str, Callable[[Path | None], None]] = {
     "rows": total_of_a_row, "columns": total_of_a_column, "place": place_in_a_row,
     "cross-entropy": loss_and_gradient, "batch norm": normalized, "products": products,
     "transposed": transposed_products, "mma": tensor_core_products, "wgmma": hopper_products,
+    "transposition": transposed_operand,
 }  # fmt: skip
 
 
@@ -185,6 +198,13 @@ PLANTED = [  # a check, and an offset of 32 bits that it finds
         "int size = m * n; const long long",
     ),
     ("mma", "matmul.cuh", "at = static_cast<long long>(row) * n +", "at = row * n +"),
+    ("transposition", "transpose.cu", "start + row * x_row", "start + row * (int)x_row"),
+    (
+        "transposition",
+        "transpose.cu",
+        "to + static_cast<long long>(first_column + line) * width",
+        "to + (first_column + line) * width",
+    ),
     ("wgmma", "matmul.cuh", "at = static_cast<long long>(row) * n +", "at = row * n +"),
     ("wgmma", "matmul.cuh", "size = static_cast<long long>(m) * n, at", "size = m * n, at"),
 ]

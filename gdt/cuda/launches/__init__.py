@@ -36,6 +36,7 @@ from gdt.cuda.launches.matmul import (
     PIECE_LENGTH,
     matmul,
     matmul_refusal,
+    matmul_transposes,
 )
 from gdt.cuda.launches.random import DRAWS, INTEGERS, random
 from gdt.cuda.launches.reduce import arg_reduce, reduce
@@ -87,6 +88,7 @@ __all__ = [
     "instances",
     "matmul",
     "matmul_refusal",
+    "matmul_transposes",
     "momentum",
     "random",
     "reduce",

@@ -17,6 +17,7 @@ from gdt.cuda.launches.matmul_hopper import HOPPER, matmul_hopper_instances
 from gdt.cuda.launches.random import random_instances
 from gdt.cuda.launches.reduce import reduce_instances
 from gdt.cuda.launches.softmax_ce import softmax_ce_instances
+from gdt.cuda.launches.transpose import transpose_instances
 from gdt.cuda.launches.update import update_instances
 from gdt.cuda.sources import Instance
 
@@ -42,6 +43,7 @@ _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {
     "random.cu": random_instances,
     "reduce.cu": reduce_instances,
     "softmax_ce.cu": softmax_ce_instances,
+    "transpose.cu": transpose_instances,
     "update.cu": update_instances,
 }
 

@@ -28,6 +28,7 @@ from gdt.cuda.launches.matmul_hopper import (
     wgmma_refusal,
 )
 from gdt.cuda.launches.matmul_operands import Operands
+from gdt.cuda.launches.transpose import transposed, transposed_first
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import C_DTYPES, Instance, constants
 from gdt.errors import KernelError, error
@@ -124,8 +125,9 @@ def matmul(
     aux: the array whose values decide "relu_backward".
     activation: one of `ACTIVATIONS`.
     tensor_cores: needed for float16 and bfloat16; float32 operands are then rounded to tf32. On
-        `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason. float64 may
-        have them on `FLOAT64_ON_TENSOR_CORES`.
+        `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason, or the
+        operands of `matmul_transposes` alone do. float64 may have them on
+        `FLOAT64_ON_TENSOR_CORES`.
     tile: the columns of a tile. pieces: the number of parts into which k is cut. Both are chosen by
         size if None.
     arrivals: uint32 zeros, `ENOUGH_BLOCKS` for all sizes, which no other launch uses at the same
@@ -133,7 +135,9 @@ def matmul(
 
     Raises KernelError for types, strides or sizes that no kernel takes.
     """
-    operands = Operands.of(x, w, bias, mesh_ndim)
+    operands, before = Operands.of(x, w, bias, mesh_ndim), list[KernelCall]()
+    if tensor_cores:
+        operands, before = _laid_out(operands, bias, empty, arch, mesh_ndim)
     m, n, k, leading = operands.m, operands.n, operands.k, operands.leading
     if 0 in (leading.items, m, n):
         return []
@@ -175,10 +179,30 @@ def matmul(
         rest = finish | {"chunk": chunk, "arrivals": counts}
         first = _tiled_call(operands, c_types, columns, tiled, rest)
     if parts is None or is_finished:
-        return [first]
+        return [*before, first]
     threads = constants(FILE)["THREADS"]
     grid = ceil_div(m * n, threads), leading.items
-    return [first, named_call(last, grid, (threads,), pieces=pieces, **finish)]
+    return [*before, first, named_call(last, grid, (threads,), pieces=pieces, **finish)]
+
+
+def _laid_out(
+    operands: Operands, bias: Array | None, empty: Empty, arch: str | None, mesh_ndim: int
+) -> tuple[Operands, list[KernelCall]]:
+    """Return the operands as the product reads them, and the calls that transpose them."""
+    arrays, calls = [operands.x.array, operands.w.array], []
+    for n, turns in enumerate(transposed_first(operands, arch)):
+        if turns:
+            arrays[n], call = transposed((operands.x, operands.w)[n], empty, mesh_ndim)
+            calls.append(call)
+    laid_out = Operands.of(arrays[0], arrays[1], bias, mesh_ndim) if calls else operands
+    return (laid_out, calls) if wgmma_refusal(laid_out, arch) is None else (operands, [])
+
+
+def matmul_transposes(
+    x: Array, w: Array, *, arch: str | None = None, mesh_ndim: int = 0
+) -> tuple[bool, bool]:
+    """Return which of x and w a product on tensor cores transposes first."""
+    return transposed_first(Operands.of(x, w, None, mesh_ndim), arch)
 
 
 def matmul_refusal(

@@ -270,7 +270,12 @@ class KernelProducts:
             out = launcher.empty(shape, launcher.result_dtype(dtype))
         tensor_cores = _on_tensor_cores(dtype, launcher.runner.arch)
         if tensor_cores:
-            x, w = self._aligned(x, w.shape[-1]), self._aligned(w, x.shape[-2])
+            arch, uses = launcher.runner.arch, (w.shape[-1], x.shape[-2])
+            turns = launches.matmul_transposes(x, w, arch=arch, mesh_ndim=mesh_ndim)
+            x, w = (
+                side if turn else self._aligned(side, often)
+                for side, turn, often in zip((x, w), turns, uses, strict=True)
+            )
         self._launch(x, w, out, tensor_cores, finish or Epilogue())
         return out
 
