@@ -177,6 +177,8 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
     def resolve(self) -> DistributedArray:
         """This array with no reduction partial; itself if there is none.
 
+        On GPUs it is reduced beside computation, which waits for it where the result is read.
+
         >>> x = gdt.ones(4, layout=gdt.Layout(["x"], gdt.create_mesh([("x", 2)])))
         >>> total = gdt.sum(x)
         >>> str(total.layout), str(total.resolve().layout)
@@ -189,7 +191,7 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
             observers = OBSERVERS.get()
             for observer in observers:
                 observer.on_enter("resolve")
-            (value,) = move_to_layouts([self], [self.layout.resolved])
+            (value,) = move_to_layouts([self], [self.layout.resolved], overlapped=True)
             for observer in observers:
                 observer.on_leave("resolve", (self,), value)
         elif value.layout is not self.layout.resolved:

@@ -8,12 +8,15 @@ from typing import Any
 
 from gdt.array.array import DistributedArray
 from gdt.array.fetching import gather_to_host
+from gdt.array.moving import move_to_layouts
 from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
+from gdt.comm.launch import can_overlap
 from gdt.comm.notes import note_copied, note_fetch
 from gdt.comm.relayout import carry_out
+from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.one_block import mover
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import DtypeError, LayoutError, error, type_text
@@ -37,6 +40,14 @@ def _relayout(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
         return carry_out([steps], [blocks])[0]
 
     return BlockPlan([None], x.with_layout(layout), functions, together)
+
+
+@custom_vjp
+def _sent(x: DistributedArray, *, layout: Layout) -> DistributedArray:
+    """The array in another layout, to which devices move it beside later computation."""
+    result: DistributedArray
+    (result,) = move_to_layouts((x,), (layout,), overlapped=True)
+    return result
 
 
 @planned_op()
@@ -75,6 +86,8 @@ def _moved_back(
 
 
 _relayout.vjp(_moved_back, reads="")
+_sent.vjp(_moved_back, reads="")
+_sent.name = _relayout.name  # in reports and errors
 _copy_to_mesh.vjp(
     lambda g, out, x, *, layout: g if g.mesh is x.mesh else relayout(g, _on_mesh_of(x, g))
 )
@@ -118,6 +131,8 @@ def relayout_(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
     """The same array in another layout, on the same mesh or another. The result is another array
     even where nothing moves, which shares its memory with `x` until one of them is written.
 
+    On GPUs the array moves beside computation, which waits for it where the result is read.
+
     layout: a Layout of the array's rank, or a list of sharding specs for the array's mesh. A spec
         `gdt.MATCH` keeps how that axis is split now.
 
@@ -155,6 +170,8 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
         result = x.resolve()
     elif x._resolved is not None:
         result = relayout(x._resolved, layout)
+    elif can_overlap(x.mesh) and any(step.nbytes for step in route(x.type, layout)):
+        result = _sent(x, layout=layout)
     else:
         result = _relayout(x, layout=layout)
     return result

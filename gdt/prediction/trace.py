@@ -156,7 +156,7 @@ class Tracer(Observer):
 
     def finished(self, before: int) -> Trace:
         """Return the trace; before: the bytes that were held before it."""
-        if self._events:
+        if any(not isinstance(event, Join) for event in self._events):
             self._add("update", 0)
         if self.mesh is None or self.mesh.device_kind != "abstract":
             where = "no op at all" if self.mesh is None else f"on {self.mesh.device_type()} devices"

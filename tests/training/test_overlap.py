@@ -167,6 +167,39 @@ def test_a_weight_that_is_written_while_it_is_under_way_is_gathered_again(gpus: 
     np.testing.assert_array_equal(written, model(x).numpy())
 
 
+def moved(mesh: Mesh) -> Callable[[], tuple[gdt.DistributedArray, ...]]:
+    """A step that moves and reduces arrays, computes with others, and then with these."""
+    rng = np.random.default_rng(0)
+    x = gdt.asarray(rng.standard_normal((4, 8)), layout=Layout(["data", None], mesh))
+
+    def step() -> tuple[gdt.DistributedArray, ...]:
+        y = gdt.exp(x)
+        whole, total = gdt.relayout(y, [None, None]), gdt.sum(x, axis=0).resolve()
+        other = y * 2.0 + x
+        y += 1.0  # while it is under way
+        return other, whole + 1.0, total * 2.0, y
+
+    return step
+
+
+def test_what_a_program_moves_travels_beside_what_it_computes(gpus: Mesh) -> None:
+    step = moved(gpus)
+    want = [x.numpy() for x in step()]
+    tasks = tasks_of(step, gpus)
+    check_waits(tasks)
+    launches = {task.name for task in tasks if task.communicates}
+    assert launches == {"all_gather", "all_reduce"}
+    assert [len(task.waits) for task in tasks if not task.communicates and task.waits] == [1, 1]
+    recorded = gdt.function(step)
+    for _ in range(5):
+        for a, b in zip(recorded(), want, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b)
+    w = gdt.asarray(np.arange(8.0), layout=Layout(["data"], gpus))
+    gradient = gdt.grad(lambda w: gdt.sum(gdt.exp(gdt.relayout(w, [None]) * 0.1)))(w)
+    assert gradient.layout == w.layout
+    np.testing.assert_allclose(gradient.numpy(), np.exp(np.arange(8) * 0.1) * 0.1, rtol=1e-6)
+
+
 # ---------------------------------------------------------------- planted faults
 
 
@@ -219,6 +252,8 @@ def test_planted_faults_are_found(
         elif plant is waits_at_once:
             with pytest.raises(AssertionError, match=fault):
                 check_waits(traced(gpus, WRAPS["plain"]))
+            with pytest.raises(AssertionError, match=fault):
+                check_waits(tasks_of(moved(gpus), gpus))
         else:
             traced(gpus, WRAPS["plain"])
     assert plant in (waits_at_once, gathers_late) or fault in faults
