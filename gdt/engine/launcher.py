@@ -83,7 +83,13 @@ class Launcher:
 
     def contiguous(self, x: Block) -> Block:
         """`x`, or a copy whose elements lie in order."""
-        return x if x.flags.c_contiguous else self.xp.ascontiguousarray(x)
+        if x.flags.c_contiguous:
+            return x
+        copy = self.xp.ascontiguousarray(x)
+        recording = RECORDING.get()
+        if recording is not None:
+            recording.add_copy(x, copy)
+        return copy
 
     def run(self, calls: Sequence[KernelCall]) -> None:
         """Launch calls in order; KernelError, before any of them runs, if one has no kernel on

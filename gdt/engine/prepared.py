@@ -7,9 +7,10 @@ launches the same kernels on other arrays.
 
 A function may compute by functions of the array namespace too, which a recording does not see. Its
 calls are kept only if all memory is accounted for: what a kernel reads or writes belongs to an
-argument, to memory of `Launcher.empty`, or to a constant of the launcher; and a kernel writes all
-memory of `empty`, all arrays to write into, and all results. So a copy of an operand, a cast of a
-result or a fill of memory has its function run in every call.
+argument, to memory of `Launcher.empty`, to a copy of an argument by `Launcher.contiguous`, or to a
+constant of the launcher; and a kernel writes all memory of `empty`, all arrays to write into, and
+all results. So a cast of an operand or of a result, or a fill of memory, has its function run in
+every call.
 """
 
 from __future__ import annotations
@@ -96,12 +97,14 @@ class View(NamedTuple):
 class Prepared:
     """A call of a kernel's function on other arrays.
 
-    names: the kernels that it launches. memory: the shapes and dtypes that it allocates. results:
-    views of its arrays, of the memory and of `constants`, in this order.
+    names: the kernels that it launches. memory: what it allocates: shapes and dtypes, or the number
+    of an array of which it makes a copy without gaps. results: views of its arrays, of the memory
+    and of `constants`, in this order.
     """
 
     __slots__ = (
         "_constants",
+        "_copy",
         "_find",
         "_launches",
         "_memory",
@@ -115,7 +118,7 @@ class Prepared:
         self,
         backend: Backend,
         names: str,
-        memory: Sequence[tuple[tuple[int, ...], np.dtype]],
+        memory: Sequence[tuple[tuple[int, ...], np.dtype] | int],
         launches: Sequence[Launch],
         results: View | tuple[View, ...],
         constants: Sequence[Block],
@@ -123,8 +126,11 @@ class Prepared:
         self.names, self._launches = names, tuple(launches)
         # CuPy looks up the class of an element in less time than a dtype, and `empty`, which passes
         # an order by its name, takes half as long again as the constructor.
-        self._memory = [(s, d.type if np.dtype(d.type) == d else d) for s, d in memory]
-        self._new, self._find = backend.xp.ndarray, backend.runner.address  # type: ignore[union-attr]
+        self._memory: list[tuple[Any, Any]] = [
+            (None, m) if isinstance(m, int) else (m[0], _class_of_elements(m[1])) for m in memory
+        ]
+        self._new, self._copy = backend.xp.ndarray, backend.xp.ascontiguousarray
+        self._find = backend.runner.address  # type: ignore[union-attr]
         self._views, self._constants = results, constants
         # Of most kernels the results are whole arrays.
         views = (results,) if isinstance(results, View) else results
@@ -135,8 +141,8 @@ class Prepared:
 
     def run(self, arrays: list[Block], addresses: list[int]) -> Any:
         """Allocate, launch on the arrays of a call, and return the results."""
-        for shape, dtype in self._memory:
-            array = self._new(shape, dtype)
+        for shape, what in self._memory:
+            array = self._copy(arrays[what]) if shape is None else self._new(shape, what)
             arrays.append(array)
             addresses.append(self._find(array))
         for launch in self._launches:
@@ -149,6 +155,11 @@ class Prepared:
         return tuple([view.of(arrays) for view in self._views])
 
 
+def _class_of_elements(dtype: np.dtype) -> Any:
+    """Return the class of a dtype's elements, or a dtype that its class does not tell."""
+    return dtype.type if np.dtype(dtype.type) == dtype else dtype
+
+
 class KernelRecording:
     """The memory and the launches of one call of a kernel's function.
 
@@ -158,12 +169,18 @@ class KernelRecording:
     def __init__(self, backend: Backend, arrays: Sequence[Block], to_write: int) -> None:
         self._backend, self._given, self._to_write = backend, tuple(arrays), to_write
         self._memory: list[Block] = []
+        self._sources: dict[int, Block] = {}  # of the copies among the memory, by their number
         self.calls: list[KernelCall] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
         """Uninitialised memory."""
         self._memory.append(self._backend.empty(shape, dtype))
         return self._memory[-1]
+
+    def add_copy(self, source: Block, copy: Block) -> None:
+        """Note a copy without gaps of an array."""
+        self._sources[len(self._memory)] = source
+        self._memory.append(copy)
 
     def add(self, call: KernelCall) -> None:
         """Note a call that was launched."""
@@ -182,7 +199,15 @@ class KernelRecording:
         end = count + len(self._memory)  # of the arrays that other calls have in their place
         if not self.calls or extents.overlap(count):
             return None
+        memory: list[Any] = [(a.shape, a.dtype) for a in self._memory]
         placed, written = [], set()
+        for n, source in self._sources.items():
+            # Copies are made before all launches, so of arrays that none of these writes.
+            given = (i for i, a in enumerate(self._given[: count - self._to_write]) if a is source)
+            memory[n] = next(given, None)
+            if memory[n] is None:
+                return None
+            written.add(count + n)
         for call in self.calls:
             places = []
             for n, parameter, array in pointers(call):
@@ -208,9 +233,10 @@ class KernelRecording:
             if view is None:
                 return None
             views.append(view)
-        memory = [(a.shape, a.dtype) for a in self._memory]
         for n, view in enumerate(views):
             at = view.number - count
+            if at in self._sources:
+                return None
             if view.shape is not None and math.prod(view.shape) == math.prod(memory[at][0]):
                 memory[at] = view.shape, memory[at][1]
                 views[n] = View(view.number)

@@ -227,7 +227,7 @@ def made(name: str) -> Made:
 
 
 def recorded(one: Made, runner: Runner, memory: Memory) -> Prepared:
-    xp = SimpleNamespace(ndarray=memory)
+    xp = SimpleNamespace(ndarray=memory, ascontiguousarray=np.ascontiguousarray)
     recording = KernelRecording(
         SimpleNamespace(runner=runner, empty=np.empty, xp=xp), one.arrays, 0
     )
@@ -318,6 +318,14 @@ def of_a_copy(launcher: Launcher, x: Block) -> Block:
     return sum_of(launcher, x.copy(), launcher.empty((1, 2, 5), x.dtype))
 
 
+def without_gaps(launcher: Launcher, x: Block) -> Block:
+    return plain(launcher, launcher.contiguous(x))
+
+
+def of_a_part_without_gaps(launcher: Launcher, x: Block) -> Block:
+    return plain(launcher, launcher.contiguous(x[:, :, :2]))
+
+
 def of_a_row(launcher: Launcher, x: Block) -> Block:
     return sum_of(launcher, x[:, 1:], launcher.empty((1, 1, 5), x.dtype))
 
@@ -344,7 +352,8 @@ def of_a_transpose(launcher: Launcher, x: Block) -> Block:
 @pytest.mark.parametrize(
     ("function", "is_repeated"),
     [
-        (plain, True), (of_a_row, True), (of_a_copy, False), (as_another_dtype, False),
+        (plain, True), (without_gaps, True), (of_a_row, True), (of_a_part_without_gaps, False),
+        (of_a_copy, False), (as_another_dtype, False),
         (into_memory_that_is_filled, False), (then_copied, False), (of_a_transpose, False),
     ],
 )  # fmt: skip
@@ -360,9 +369,12 @@ def test_what_functions_of_arrays_compute_is_not_left_out(
     body = KernelBody("sum", 1, emulated, kernel, np.sum, {})
     for n in range(3):
         x = np.full((1, 2, 3, 5), n, "f4")
+        if function is without_gaps:
+            x = np.full((1, 2, 5, 3), n, "f4").mT
         out = {"out": array(1, 2, 5)} if function is then_copied else {}
         result = body(x, **out)
-        np.testing.assert_array_equal(result, np.full(result.shape, 3.0 * n))
+        rows = 2 if function is of_a_part_without_gaps else 3
+        np.testing.assert_array_equal(result, np.full(result.shape, rows * 1.0 * n))
     assert len(calls) == (1 if is_repeated else 3)
 
 
