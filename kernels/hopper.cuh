@@ -30,12 +30,16 @@ template <typename T, int LINES, bool ALONG_K> struct SharedTile {
   static constexpr int ROW = ROW_BYTES / sizeof(T), K = ROW, BYTES = LINES * ROW_BYTES;
   static constexpr int BOX = ROW * ROW_BYTES;  // bytes of 64 lines across k
 
+  // For each of BLOCKS blocks of a cluster.
+  template <int BLOCKS = 1>
   static __device__ __forceinline__ void copy(unsigned char* to, const TensorMap* map,
                                               uint64_t* filled, int line, int k, int item) {
 #pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : LINES / ROW); i++)
-      ptx::copy_tile(to + i * BOX, map, filled, ALONG_K ? k : line + i * ROW, ALONG_K ? line : k,
-                     item);
+    for (int i = 0; i < (ALONG_K ? 1 : LINES / ROW); i++) {
+      const int along = ALONG_K ? k : line + i * ROW, row = ALONG_K ? line : k;
+      if (BLOCKS == 1) ptx::copy_tile(to + i * BOX, map, filled, along, row, item);
+      else ptx::copy_tile_to_all<BLOCKS>(to + i * BOX, map, filled, along, row, item);
+    }
   }
   // Lines from `line`, a multiple of 64, on; `step` counts the products of a slot.
   static __device__ __forceinline__ uint64_t describe(const unsigned char* tile, int line,

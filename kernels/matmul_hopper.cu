@@ -20,14 +20,22 @@
 //   slot, rows along k:  x: TILE_M rows of 128 bytes, w: TILE_N rows of 128 bytes
 //   slot, across k:      for each 64 lines, one row of 128 bytes for each k
 //
+// The two blocks of a cluster (CLUSTER = 2) have tiles below each other, which share w: each copies
+// half of the tile of w, to both. A slot is free when the multipliers of both blocks have freed it.
+// Of the tile below an odd last one, all rows of x are 0, and none is stored.
+//
+//   block 0:  x: rows 0 to 127    w: first half  --> slots of both blocks
+//   block 1:  x: rows 128 to 255  w: other half  --> slots of both blocks
+//
 // Results of 16 bits whose rows begin on 16 bytes are stored by the accelerator too: `stored` is
 // then a tensor map of out, with boxes of SLAB_ROWS by 64 columns. A warp's slab has room for two
 // boxes; one of them is read while the other is written, or while the next tile is multiplied.
 // Else `stored` is any map, `has_map` is 0, and threads store float sums from the slab.
 //
 // Launch: block HOPPER_THREADS; grid: one block for each multiprocessor, but no more than there are
-// tasks, which are (tiles of m x n, pieces, items), tiles fastest. Dynamic shared memory: the
-// slots, then a slab for each multiplying warp. Not yet measured on a GPU.
+// tasks, or two for a task of a cluster. Tasks are (tiles of m x n, pieces, items), tiles fastest.
+// Dynamic shared memory: the slots, then a slab for each multiplying warp. Not yet measured on a
+// GPU.
 #include "hopper.cuh"
 #include "matmul.cuh"
 
@@ -48,13 +56,14 @@ namespace {
 struct Task {
   int item, piece, row, column, first, end;
 };
-template <int TILE_N> __device__ __forceinline__ int count_tiles(int m, int n) {
-  return (m + TILE_M - 1) / TILE_M * ((n + TILE_N - 1) / TILE_N);
+template <int ROWS, int COLUMNS> __device__ __forceinline__ int count_tiles(int m, int n) {
+  return (m + ROWS - 1) / ROWS * ((n + COLUMNS - 1) / COLUMNS);
 }
-template <int TILE_N>
+// The task of the first block of a cluster, by its number; ROWS: of the tiles of all its blocks.
+template <int ROWS, int COLUMNS>
 __device__ __forceinline__ Task find_task(int number, int m, int n, int k, int chunk, int pieces) {
-  const int tiles = count_tiles<TILE_N>(m, n);
-  const Corner corner = tile_corner<TILE_M, TILE_N>(number % tiles, m, n);
+  const int tiles = count_tiles<ROWS, COLUMNS>(m, n);
+  const Corner corner = tile_corner<ROWS, COLUMNS>(number % tiles, m, n);
   const int piece = number / tiles % pieces, item = number / tiles / pieces;
   return {item, piece, corner.row, corner.column, piece * chunk, min(k, (piece + 1) * chunk)};
 }
@@ -66,6 +75,12 @@ template <int STAGES> struct Turn {
     if (++slot == STAGES) slot = 0, parity ^= 1;
   }
 };
+// One thread of a warpgroup frees a slot in each block of its cluster.
+template <int CLUSTER>
+__device__ __forceinline__ void release(uint64_t* emptied, int thread_of_group) {
+  if (CLUSTER == 1 && thread_of_group == 0) ptx::barrier_arrive(emptied);
+  if (CLUSTER > 1 && thread_of_group < CLUSTER) ptx::barrier_arrive_in(emptied, thread_of_group);
+}
 // Pass the 64 x COLUMNS sums of a warpgroup to the sink, 64 columns at a time, through each warp's
 // slab, from which neighbours in a row are read together. Bits of the row are mixed into the
 // column, so that the threads of a warp use different banks.
@@ -162,8 +177,8 @@ __device__ __forceinline__ void store_boxes(const float (&sums)[COLUMNS / 2], un
 }
 }  // namespace
 
-template <typename T, typename O, int TILE_N, bool X_T, bool W_T>
-__global__ void __launch_bounds__(HOPPER_THREADS, 1)
+template <typename T, typename O, int TILE_N, bool X_T, bool W_T, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(HOPPER_THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap x, Strides x_strides,
                  const __grid_constant__ TensorMap w, Strides w_strides,
                  const __grid_constant__ TensorMap stored, int has_map, O* out,
@@ -172,33 +187,38 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
                  int items, int activation) {
   typedef SharedTile<T, TILE_M, !X_T> TileX;
   typedef SharedTile<T, TILE_N, W_T> TileW;
+  typedef SharedTile<T, TILE_N / CLUSTER, W_T> ShareW;  // that a block copies for its cluster
   constexpr int K = TileX::K, SLOT = TileX::BYTES + TileW::BYTES, STAGES = SLOTS_BYTES / SLOT;
   GDT_DYNAMIC_SHARED(shared);
   GDT_SHARED(uint64_t, filled, [STAGES]);
   GDT_SHARED(uint64_t, emptied, [STAGES]);
-  const int t = threadIdx.x, first_task = blockIdx.x, task_step = gridDim.x;
-  const int tasks = count_tiles<TILE_N>(m, n) * pieces * items;
+  const int t = threadIdx.x, rank = CLUSTER > 1 ? ptx::cluster_rank() : 0;
+  const int first_task = blockIdx.x / CLUSTER, task_step = gridDim.x / CLUSTER;
+  const int tasks = count_tiles<CLUSTER * TILE_M, TILE_N>(m, n) * pieces * items;
   if (t == 0) {
     for (int slot = 0; slot < STAGES; slot++) {
       ptx::barrier_init(&filled[slot], 1);
-      ptx::barrier_init(&emptied[slot], MULTIPLIERS);
+      ptx::barrier_init(&emptied[slot], CLUSTER * MULTIPLIERS);
     }
     ptx::barrier_init_fence();
   }
+  if (CLUSTER > 1) ptx::cluster_sync();  // a block arrives, and copies, in the other too
   __syncthreads();
   Turn<STAGES> turn;
   if (t < WARPGROUP) {
     ptx::lower_registers<FEEDER_REGISTERS>();
     for (int number = t == 0 ? first_task : tasks; number < tasks; number += task_step) {
-      const Task task = find_task<TILE_N>(number, m, n, k, chunk, pieces);
+      const Task task = find_task<CLUSTER * TILE_M, TILE_N>(number, m, n, k, chunk, pieces);
       const int x_item = static_cast<int>(offset(task.item, axes, x_strides)),
                 w_item = static_cast<int>(offset(task.item, axes, w_strides));
       for (int at = task.first; at < task.end; at += K, turn.next()) {
         unsigned char* slot = shared + turn.slot * SLOT;
         ptx::barrier_wait(&emptied[turn.slot], turn.parity ^ 1);
         ptx::barrier_arrive_expecting(&filled[turn.slot], SLOT);
-        TileX::copy(slot, &x, &filled[turn.slot], task.row, at, x_item);
-        TileW::copy(slot + TileX::BYTES, &w, &filled[turn.slot], task.column, at, w_item);
+        TileX::copy(slot, &x, &filled[turn.slot], task.row + rank * TILE_M, at, x_item);
+        ShareW::template copy<CLUSTER>(slot + TileX::BYTES + rank * ShareW::BYTES, &w,
+                                       &filled[turn.slot],
+                                       task.column + rank * (TILE_N / CLUSTER), at, w_item);
       }
     }
   } else {
@@ -206,7 +226,7 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     const int group_row = (t / WARPGROUP - 1) * (TILE_M / MULTIPLIERS), warp = t / WARP % 4;
     unsigned char* slab = shared + SLOTS_BYTES + (t - WARPGROUP) / WARP * SLAB_BYTES;
     for (int number = first_task; number < tasks; number += task_step) {
-      const Task task = find_task<TILE_N>(number, m, n, k, chunk, pieces);
+      const Task task = find_task<CLUSTER * TILE_M, TILE_N>(number, m, n, k, chunk, pieces);
       float sums[TILE_N / 2];
       int before = -1;  // the slot whose products may not have ended
       for (int at = task.first; at < task.end; at += K, turn.next()) {
@@ -220,15 +240,15 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
                                          at != task.first || step != 0, T());
         ptx::warpgroup_commit();
         ptx::warpgroup_wait<1>();
-        if (before >= 0 && t % WARPGROUP == 0) ptx::barrier_arrive(&emptied[before]);
+        if (before >= 0) release<CLUSTER>(&emptied[before], t % WARPGROUP);
         before = turn.slot;
       }
       ptx::warpgroup_finish(sums);
-      if (t % WARPGROUP == 0) ptx::barrier_arrive(&emptied[before]);
+      release<CLUSTER>(&emptied[before], t % WARPGROUP);
       const Sink<float, O> sink =
           make_sink(out, bias ? bias + offset(task.item, axes, bias_strides) : nullptr, aux,
                     parts, activation, m, n, task.item, items, task.piece);
-      const Corner corner = {task.row + group_row + warp * SLAB_ROWS, task.column};
+      const Corner corner = {task.row + rank * TILE_M + group_row + warp * SLAB_ROWS, task.column};
       if constexpr (sizeof(O) == 2) {
         if (has_map) {
           store_boxes<TILE_N>(sums, slab, sink, &stored, corner, task.item, t % WARP);
@@ -239,5 +259,6 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     }
     ptx::store_wait<0>();  // the slab has been read
   }
+  if (CLUSTER > 1) ptx::cluster_sync();  // while blocks arrive and copy in this one, it stays
 }
 #endif

@@ -195,6 +195,40 @@ INLINE void copy_tile(void* shared, const TensorMap* map, uint64_t* barrier, int
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
       : "memory");
 }
+// ---- sm_90: clusters, blocks that run together --------------------------------------------------
+INLINE int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Wait for all threads of all blocks of the cluster.
+INLINE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Arrive at the same barrier of another block, or of this one, after what products have read here. Of
+// what this thread has stored it tells nothing, for which it would wait for all of global memory.
+INLINE void barrier_arrive_in(uint64_t* barrier, int block) {
+  asm volatile(
+      "{\n.reg .b32 place;\nmapa.shared::cluster.u32 place, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [place];\n}" ::"r"(
+          shared_address(barrier)),
+      "r"(block)
+      : "memory");
+}
+// The same as `copy_tile`, for the first BLOCKS blocks of the cluster, at the same places in each;
+// the bytes arrive at the barrier of each.
+template <int BLOCKS>
+INLINE void copy_tile_to_all(void* shared, const TensorMap* map, uint64_t* barrier, int c0, int c1,
+                             int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2),
+      "h"(static_cast<uint16_t>((1 << BLOCKS) - 1))
+      : "memory");
+}
+
+// ---- sm_90: stores of tiles ---------------------------------------------------------------------
 // Store four 8 x 8 matrices of 16-bit elements, held as `load_matrix_x4` loads them; lane l names
 // row l % 8 of matrix l / 8.
 INLINE void store_matrix_x4(void* row, const uint32_t (&r)[4]) {

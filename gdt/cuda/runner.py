@@ -32,8 +32,9 @@ class KernelCall:
     """One launch, for any runner: `CudaRunner`, or the tests' runner that uses the CPU.
 
     grid: the number of blocks along up to three axes. block: the number of threads along each.
-    shared: the bytes of dynamic shared memory. pointees: arrays whose addresses the arguments hold,
-    to which the call refers so that their memory is not freed.
+    shared: the bytes of dynamic shared memory. cluster: the number of neighbouring blocks that run
+    together, as the kernel's __cluster_dims__ has it; it divides the grid. pointees: arrays whose
+    addresses the arguments hold, to which the call refers so that their memory is not freed.
     """
 
     instance: Instance
@@ -42,6 +43,7 @@ class KernelCall:
     arguments: tuple[Any, ...]
     shared: int = 0
     pointees: tuple[Any, ...] = ()
+    cluster: int = 1
 
 
 def check(call: KernelCall, folder: Path | None = None) -> list[Any]:
@@ -60,7 +62,8 @@ def check(call: KernelCall, folder: Path | None = None) -> list[Any]:
         takes = {"takes": ", ".join(map(str, signature))}
         raise error(KernelError, name, problem, operands=takes)
     sizes = tuple(call.grid) + (1,) * (3 - len(call.grid))
-    if not all(0 < n <= limit for n, limit in zip(sizes, GRID_LIMIT, strict=True)):
+    inside = all(0 < n <= limit for n, limit in zip(sizes, GRID_LIMIT, strict=True))
+    if not inside or sizes[0] % call.cluster:
         raise error(KernelError, name, f"no GPU takes a grid of {call.grid} blocks")
     strided = {p.name.removesuffix("_strides") for p in signature if p.name.endswith("_strides")}
     return [

@@ -108,6 +108,7 @@ def included(file: str, folder: Path | None = None) -> dict[str, str]:
 
 _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+"
+    r"(?:__cluster_dims__\s*\([^)]*\)\s*)?"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
 )
 _STRUCT = re.compile(r"struct\s+(?:__align__\(\d+\)\s*)?(?P<name>\w+)\s*\{(?P<body>[^{}]*)\};")

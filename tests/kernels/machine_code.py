@@ -74,7 +74,7 @@ def _product_row(dtype: str, tile: int, arch: str | None, before: str, expected:
     """The row of x @ w, or of x @ w.T for float32 on tensor cores, in tiles of `tile` columns.
 
     arch: "sm_90a" for wgmma, "sm_80" for mma.sync, None for CUDA cores."""
-    x = np.zeros((128, 128), DTYPES[dtype])
+    x = np.zeros((256, 256), DTYPES[dtype])
     options = {"tensor_cores": arch is not None, "arch": arch, "tile": tile, "pieces": 1}
     w = x.T if arch and dtype == "float32" else x
     (call,) = launches.matmul(x, w, x.copy(), empty, **options)

@@ -268,11 +268,13 @@ def test_kernels_are_made_of_the_expected_instructions(file: str, arch: str, ste
         if kernel in ("matmul_simt", "matmul_wgmma"):  # products wait for no elements
             loop = opcodes(product_loop(code[symbol]))
             assert any(o.startswith(("FFMA", "HGMMA")) for o in loop), expression
-            slow = [o for o in loop if re.match(r"LDG|STG|LDS(?!\.128)|STS", o)]
+            slow = [o for o in loop if re.match(r"LDG|STG|LDS(?!\.128)|STS|MEMBAR", o)]
             assert not slow, expression
         if kernel == "matmul_wgmma":
             is_stored = bool(re.search(STORED, code[symbol], re.S))
             assert is_stored == (types.split(", ")[1] != "float"), expression
+            has_cluster = {"UTMALDG.3D.MULTICAST", "UCGABAR_ARV", "UCGABAR_WAIT"} <= set(found)
+            assert has_cluster == types.endswith(", 2>"), expression
             *_, x_across, w_along = (flag == "true" for flag in re.findall("true|false", types))
             flags = {tuple(re.findall(r"\.tnsp([AB])", line)) for line in products(code[symbol])}
             assert flags == {("A",) * x_across + ("B",) * (not w_along)}, expression

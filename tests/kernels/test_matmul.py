@@ -106,6 +106,7 @@ def check_matmul(
     multiprocessors: int = 132,
     pad: int = 1,
     has_counters: bool = False,
+    cluster: int | None = None,
 ) -> list[KernelCall]:
     """The calls that were compared with the reference; those that were compared with them to the
     bit have counters where these have none."""
@@ -122,6 +123,7 @@ def check_matmul(
     options: dict[str, Any] = {
         "tensor_cores": tensor_cores, "arch": arch, "multiprocessors": multiprocessors,
         "mesh_ndim": len(x_leading), "tile": tile, "pieces": pieces,
+        "cluster": cluster,
     }  # fmt: skip
     arrivals = np.zeros(launches.ENOUGH_BLOCKS, np.uint32)
     counters = [arrivals if has else None for has in (has_counters, not has_counters)]

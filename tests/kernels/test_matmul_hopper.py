@@ -29,6 +29,7 @@ from .harness import (
 from .test_matmul import check_matmul, operand
 
 ARCH = "sm_90a"
+MODES = ("early", "late", "tossed")
 PAD = 8  # elements, of every type a multiple of 16 bytes
 OPTIONS: dict[str, Any] = {
     "dtype": ["float16", "bfloat16"],
@@ -45,7 +46,7 @@ OPTIONS: dict[str, Any] = {
     "multiprocessors": [1, 3],
     "wide_result": [False, True],
     "order": SCHEDULES,
-    "async_mode": ["early", "late", "tossed"],
+    "async_mode": MODES,
 }
 TF32_OPTIONS = OPTIONS | {"dtype": ["float32"]}
 
@@ -89,10 +90,13 @@ def test_matmul_on_hopper_in_full(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_matmul_on_hopper_under_sanitizers(sanitizer: str) -> None:
-    for async_mode, n, pieces in (("early", 67, 2), ("late", 72, 1), ("tossed", 72, 1)):
+    for async_mode, n, tile, leading in (
+        ("early", 67, 128, "w replicated"),
+        ("tossed", 72, 256, "none"),  # of two blocks of a cluster
+    ):
         check_wgmma(
-            dtype="bfloat16", m=130, n=n, k=200, x_t=True, w_t=True, leading="w replicated",
-            activation="relu", has_bias=True, tile=128, pieces=pieces, multiprocessors=3,
+            dtype="bfloat16", m=130, n=n, k=200, x_t=True, w_t=True, leading=leading,
+            activation="relu", has_bias=True, tile=tile, pieces=1 + n % 2, multiprocessors=3,
             execute=Execute("random", async_mode, sanitizer),
         )  # fmt: skip
 
@@ -119,6 +123,35 @@ def test_results_are_the_same_bits_where_the_accelerator_stores_them() -> None:
             Execute("random", async_mode)([call])
             results.append(out.tobytes())
         assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(("order", "async_mode"), [*zip(SCHEDULES, MODES, strict=True)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_blocks_of_a_cluster_share_w(order: str, async_mode: str, turned: bool) -> None:
+    """Three tiles below each other, of which the last is alone; one cluster, and two."""
+    check_wgmma(
+        dtype="bfloat16" if turned else "float16", m=270, n=260 + 4 * turned, k=330, x_t=turned,
+        w_t=turned, leading="none", activation="relu", has_bias=turned, tile=256, pieces=1,
+        cluster=2, multiprocessors=5 if turned else 2, execute=Execute(order, async_mode),
+    )  # fmt: skip
+
+
+def test_clusters_are_chosen_where_hardly_any_block_of_them_is_idle() -> None:
+    for m, n, out, multiprocessors, cluster, grid in (
+        (256, 256, "float16", 132, 2, 2),  # two tiles below each other
+        (384, 256, "float16", 132, 1, 3),
+        (33 * 128, 256, "float16", 132, 2, 34),
+        (33 * 128, 256, "float16", 5, 2, 4),  # of an odd number of multiprocessors one is idle
+        (256, 256, "float16", 1, 1, 1),
+        (256, 256, "float32", 132, 1, 2),
+    ):
+        x, w = np.zeros((m, 64), np.float16), np.zeros((64, n), np.float16)
+        (call,) = launches.matmul(
+            x, w, np.zeros((m, n), out), empty, tensor_cores=True, arch=ARCH, tile=256, pieces=1,
+            multiprocessors=multiprocessors,
+        )  # fmt: skip
+        assert (call.cluster, call.grid) == (cluster, (grid,))
+        assert call.instance.arguments[-1] == str(cluster)
 
 
 def test_copies_of_a_slot_wrap_around_with_long_contractions() -> None:
@@ -198,7 +231,7 @@ def test_lengths_at_the_limit_of_32_bits_are_refused() -> None:
         launches.matmul(huge, w, small, empty, tensor_cores=True, arch=ARCH)
     many = as_strided(memory, (2**24, 2**12, 8), (0, 16, 2))
     wide = as_strided(memory, (2**24, 8, 2**12), (0, 16, 2))
-    with pytest.raises(KernelError, match="8589934592 tiles are past 2"):
+    with pytest.raises(KernelError, match="4294967296 tiles are past 2"):
         launches.matmul(many, wide, small, empty, tensor_cores=True, arch=ARCH, mesh_ndim=1)
 
 

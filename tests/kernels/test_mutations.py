@@ -146,11 +146,12 @@ def wgmma(execute: Execute) -> None:
         (130, 67, 200, True, 128, 2),
         (70, 264, 328, False, 256, 1),
         (100, 200, 64, False, 128, 1),
+        (260, 300, 328, False, 256, 1),
     ):
         check_wgmma(
             dtype="bfloat16", m=m, n=n, k=k, x_t=turned, w_t=turned, leading="w replicated",
             activation="relu_backward" if n == 200 else "relu", has_bias=True, tile=tile, pieces=pieces, multiprocessors=2,
-            execute=execute,
+            cluster=2 if m == 260 else 1, execute=execute,
         )  # fmt: skip
 
 
@@ -408,7 +409,16 @@ MUTATIONS = [
     (*WGMMA, "matmul_wgmma", None, "i * 2 % SLAB_COLUMNS + lane / SLAB_ROWS * 8", "i * 2 % SLAB_COLUMNS"),
     (*WGMMA, "matmul_wgmma", None, "to_row >= sink.m || to_column >= sink.n", "to_row > sink.m || to_column > sink.n"),
     (*WGMMA, "matmul_wgmma", None, "{corner.row, corner.column + first}, lane", "{corner.row, corner.column}, lane"),
-    (*WGMMA, "matmul_wgmma", None, "barrier_init(&emptied[slot], MULTIPLIERS)", "barrier_init(&emptied[slot], 1)"),
+    (*WGMMA, "matmul_wgmma", None, "barrier_init(&emptied[slot], CLUSTER * MULTIPLIERS)", "barrier_init(&emptied[slot], CLUSTER)"),
+    (*WGMMA, "matmul_wgmma", None, "barrier_init(&emptied[slot], CLUSTER * MULTIPLIERS)", "barrier_init(&emptied[slot], MULTIPLIERS)"),
+    (*WGMMA, "matmul_wgmma", None, "if (CLUSTER > 1) ptx::cluster_sync();  // a block", "// a block"),
+    (*WGMMA, "matmul_wgmma", None, "if (CLUSTER > 1) ptx::cluster_sync();  // while", "// while"),
+    (*WGMMA, "matmul_wgmma", None, "ptx::barrier_arrive_in(emptied, thread_of_group)", "ptx::barrier_arrive(emptied)"),
+    (*WGMMA, "matmul_wgmma", None, "+ rank * ShareW::BYTES", ""),
+    (*WGMMA, "matmul_wgmma", None, "task.column + rank * (TILE_N / CLUSTER)", "task.column"),
+    (*WGMMA, "matmul_wgmma", None, "task.row + rank * TILE_M, at", "task.row, at"),
+    (*WGMMA, "matmul_wgmma", None, "task.row + rank * TILE_M + group_row", "task.row + group_row"),
+    (*WGMMA, "matmul_wgmma", None, "first_task = blockIdx.x / CLUSTER", "first_task = blockIdx.x"),
     (*WGMMA, "matmul_wgmma", None, "if (++slot == STAGES) slot = 0, parity ^= 1;", "if (++slot == STAGES) slot = 0;"),
     (*WGMMA, "matmul_wgmma", "hopper.cuh", "describe_tile(tile + at, BOX, ATOM_BYTES)", "describe_tile(tile + at, BOX, ATOM_BYTES / 2)"),
     (*WGMMA, "matmul_wgmma", None, "task.end; at += K", "task.end - K; at += K"),

@@ -39,7 +39,7 @@ REPORTED = [  # kernel, sanitizer, a piece of the report
     ("shuffle_in_branch", None, "has exited|divergent|deadlock"),
     ("write_past_the_end", "address", "heap-buffer-overflow"),
     ("read_past_the_end", "address", "heap-buffer-overflow"),
-    ("shared_overrun", "address", "insufficient space"),
+    ("shared_overrun", "address", "global-buffer-overflow"),
     ("row_overrun", "address", "out of bounds"),
     ("misaligned_pack", "address", "misaligned address"),
     ("missing_barrier", "thread", "data race"),

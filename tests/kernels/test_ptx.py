@@ -106,6 +106,17 @@ PROBE copied_tile(const __grid_constant__ TensorMap map, int c0, int c1, int c2,
   ptx::barrier_arrive_expecting(&barrier, bytes);
   ptx::copy_tile(tile, &map, &barrier, c0, c1, c2);
 }
+PROBE in_cluster(const __grid_constant__ TensorMap map, int c0, int c1, int c2, int* out) {
+  GDT_DYNAMIC_SHARED(tile);
+  __shared__ uint64_t barrier;
+  out[0] = ptx::cluster_rank();
+  ptx::cluster_sync();
+  ptx::copy_tile_to_all<2>(tile, &map, &barrier, c0, c1, c2);
+}
+PROBE arrival_in(int block) {
+  __shared__ uint64_t barriers[2];
+  ptx::barrier_arrive_in(barriers + 1, block);
+}
 PROBE stored_matrices(uint4* x) {
   __shared__ uint4 tile[64];
   const uint4 y = x[threadIdx.x];
@@ -206,6 +217,13 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     "stored_tile": r"(?=.*ULDC\.64 UR8, c\[0x0\]\[0x2c0\] ;.*ULDC UR15, c\[0x0\]\[0x2c8\] ;)"
     r"(?=.*UMOV UR13, UR8 ;.*UMOV UR14, UR9 ;)"
     r".*(UTMASTG\.3D \[UR1[26]\], \[UR4\] ;.*UTMACMDFLUSH ;.*){2}DEPBAR\.LE SB0, 0x1 ;",
+    # The bits of the blocks of a cluster are beside the place, the barrier and the coordinates.
+    "in_cluster": r"(?=.*ULDC\.64 UR10, c\[0x0\]\[0x2c0\] ;)(?=.*ULDC UR12, c\[0x0\]\[0x2c8\] ;)"
+    r".*S2R (R\d+), SR_CgaCtaId ;.*STG\.E \S+, \1 ;.*MEMBAR\.ALL\.GPU ;.*UCGABAR_ARV ;"
+    r".*UCGABAR_WAIT ;.*UMOV UR4, 0x30000 ;.*UTMALDG\.3D\.MULTICAST \[UR8\], \[UR6\], UR4 ;",
+    # It does not wait for global memory, since it is in the loop of products.
+    "arrival_in": r"^(?!.*MEMBAR\.ALL\.GPU).*ULDC (UR\d+), c\[0x0\]\[0x210\] ;"
+    r".*UPRMT (UR\d+), \1, 0x654, UR\d+ ;.*SYNCS\.ARRIVE\.TRANS64\.RED\.A1T0 RZ, \[\2\], RZ ;",
     "group_products": r"UISETP\.NE\S* (UP\d), .*HGMMA\S* (R\d+), gdesc\[UR\d+\], \2, \1, gsb0 ;"
     r".*HGMMA.*DEPBAR\.LE gsb0, 0x1 ;",
     "half_registers": REGISTERS.format(r"64x64x16\.F32"),
@@ -249,6 +267,25 @@ PLANTED = [  # a probe, and the text that is wrong
     ("stored_tile", "{%2, %3, %4}", "{%3, %2, %4}"),
     ("stored_tile", 'asm volatile("cp.async.bulk.commit_group;" ::: "memory");', ""),
     ("stored_tile", "cp.async.bulk.wait_group.read %0;", "cp.async.bulk.wait_group.read 0;"),
+    ("in_cluster", "(1 << BLOCKS) - 1", "BLOCKS"),
+    (
+        "in_cluster",
+        ".multicast::cluster [%0], [%1, {%3, %4, %5}]",
+        ".multicast::cluster [%0], [%1, {%4, %3, %5}]",
+    ),
+    (
+        "in_cluster",
+        "barrier.cluster.arrive.release;\\nbarrier.cluster.wait.acquire;",
+        "barrier.cluster.arrive.release;",
+    ),
+    ("in_cluster", "barrier.cluster.arrive.release;", "barrier.cluster.arrive.relaxed;"),
+    ("in_cluster", "%%cluster_ctarank", "%%cluster_nctarank"),
+    (
+        "arrival_in",
+        "mbarrier.arrive.shared::cluster",
+        "mbarrier.arrive.release.cluster.shared::cluster",
+    ),
+    ("arrival_in", "mapa.shared::cluster.u32 place, %0, %1;", "mov.b32 place, %0;"),
     ("group_products", "setp.ne.b32 p,", "setp.eq.b32 p,"),
     ("group_products", "wgmma.wait_group.sync.aligned %0", "wgmma.wait_group.sync.aligned 2"),
     ("half_registers", "{%32,%33,%34,%35}", "{%32,%34,%33,%35}"),

@@ -7,6 +7,7 @@ tests show what the driver makes of them.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -117,6 +118,8 @@ def test_a_call_is_checked_before_it_is_launched() -> None:
     with pytest.raises(KernelError, match="argument 'x' is ndarray, not a tensor map"):
         check(changed(x))
     odd = np.zeros(200, np.float16)[1:129].reshape(8, 16)
+    with pytest.raises(KernelError, match="no GPU takes a grid"):
+        check(replace(good, cluster=2))  # which has one block
     wrong = TensorMap(odd, "half_t", (16, 8, 1), (32, 256), 64)
     with pytest.raises(KernelError, match="argument 'x' cannot be copied from: the array does"):
         check(changed(wrong))

@@ -65,7 +65,7 @@ def run_last_block(call: KernelCall, folder: Path | None = None) -> None:
             held.append(np.array([0 if value is None else value.ctypes.data], np.uint64))
     grid, block = ((*t, 1, 1)[:3] for t in (call.grid, call.block))
     options = struct.pack(
-        "iiiQQ", ORDERS.index("random"), ASYNC_MODES.index("late"), 0, int(np.prod(grid)) - 1, 1
+        "iiiiQQ", ORDERS.index("random"), ASYNC_MODES.index("late"), 0, 1, int(np.prod(grid)) - 1, 1
     )
     failed = library.gdt_launch(
         str(call.instance).encode(),

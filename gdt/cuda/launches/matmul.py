@@ -23,6 +23,7 @@ from gdt.cuda.launches.matmul_hopper import FILE as HOPPER_FILE
 from gdt.cuda.launches.matmul_hopper import (
     HOPPER,
     MULTIPROCESSORS,
+    cluster_size,
     tile_columns,
     wgmma_call,
     wgmma_refusal,
@@ -115,6 +116,7 @@ def matmul(
     mesh_ndim: int = 0,
     tile: int | None = None,
     pieces: int | None = None,
+    cluster: int | None = None,
     arrivals: Array | None = None,
 ) -> list[KernelCall]:
     """Compute out = activation(x @ w + bias), each step rounded to the dtype of out.
@@ -128,8 +130,8 @@ def matmul(
         `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason, or the
         operands of `matmul_transposes` alone do. float64 may have them on
         `FLOAT64_ON_TENSOR_CORES`.
-    tile: the columns of a tile. pieces: the number of parts into which k is cut. Both are chosen by
-        size if None.
+    tile: the columns of a tile. pieces: the number of parts into which k is cut. cluster: the
+        number of blocks of matmul_hopper.cu that share w. All are chosen by size if None.
     arrivals: uint32 zeros, `ENOUGH_BLOCKS` for all sizes, which no other launch uses at the same
         time; few parts of k are then added up in the same launch, which leaves zeros.
 
@@ -169,9 +171,9 @@ def matmul(
     finish["axes"] = leading.axes(last)
     finish["bias_strides"] = leading.strides(last, operands.bias_lead)
     if hopper:
-        first = wgmma_call(
-            operands, c_type(out), columns, pieces, multiprocessors, finish | {"chunk": chunk}
-        )
+        cluster = cluster or cluster_size(operands, out, columns, multiprocessors)
+        rest = finish | {"chunk": chunk}
+        first = wgmma_call(operands, c_type(out), columns, pieces, multiprocessors, cluster, rest)
     else:
         tiled = tiles, pieces, leading.items
         c_types = (c_type(x), c_type(out)) if tensor_cores else (c_type(x),)

@@ -19,6 +19,8 @@ FILE = "matmul_hopper.cu"
 HOPPER = "sm_90a"
 MULTIPROCESSORS = 132  # of an H100 or H200 with SXM
 WIDE_TILE, NARROW_TILE = 256, 128  # columns of a tile
+CLUSTER = 2  # blocks that share w, with wide tiles of results of 16 bits
+ROWS_OF_TILES = 32  # from which on the tile that is lacking below an odd one weighs little
 PAD = 8  # elements; of every type a multiple of 16 bytes
 WGMMA_TYPES = (  # types of operands and result; float operands are rounded to tf32
     ("half_t", "half_t"),
@@ -31,9 +33,11 @@ WGMMA_TYPES = (  # types of operands and result; float operands are rounded to t
 def matmul_hopper_instances() -> Iterator[Instance]:
     """Yield every instance that this module launches."""
     for tile in (str(WIDE_TILE), str(NARROW_TILE)):
-        for types, x_t, w_t in product(WGMMA_TYPES, ("false", "true"), ("false", "true")):
-            yield Instance(FILE, "matmul_wgmma", (*types, tile, x_t, w_t))
-        yield Instance(FILE, "matmul_wgmma", ("float", "float", tile, "false", "true"))
+        for types, *flags in product(WGMMA_TYPES, ("false", "true"), ("false", "true")):
+            yield Instance(FILE, "matmul_wgmma", (*types, tile, *flags, "1"))
+        yield Instance(FILE, "matmul_wgmma", ("float", "float", tile, "false", "true", "1"))
+    for t, *flags in product(("half_t", "bfloat16_t"), ("false", "true"), ("false", "true")):
+        yield Instance(FILE, "matmul_wgmma", (t, t, str(WIDE_TILE), *flags, str(CLUSTER)))
 
 
 @cache
@@ -52,8 +56,8 @@ class Source:
 def _source(side: MatrixOperand, operands: Operands, along_k: bool, tile: int) -> Source:
     """Return the source of one operand.
 
-    along_k: whether memory runs along the contraction. tile: the operand's rows or columns in a
-    tile of the result.
+    along_k: whether memory runs along the contraction. tile: the operand's rows or columns that are
+    copied at once.
     """
     element_type = c_type(side.array)
     item = ITEM_BYTES[element_type]
@@ -69,7 +73,7 @@ def _source(side: MatrixOperand, operands: Operands, along_k: bool, tile: int) -
 
 
 def sources(operands: Operands, columns: int) -> tuple[Source, Source]:
-    """Return the sources of x and w for tiles of `columns` columns."""
+    """Return the sources of x and w, of which a block copies `columns` columns at once."""
     x, w = operands.x, operands.w
     return (
         _source(x, operands, not x.transposed, constants(FILE)["TILE_M"]),
@@ -114,16 +118,25 @@ def tile_columns(operands: Operands, multiprocessors: int) -> int:
     return WIDE_TILE if tiles >= multiprocessors // 2 else NARROW_TILE
 
 
+def cluster_size(operands: Operands, out: Array, columns: int, multiprocessors: int) -> int:
+    """Return the number of blocks that share w: two where that leaves hardly any of them idle."""
+    down = ceil_div(operands.m, constants(FILE)["TILE_M"])
+    is_even = down % CLUSTER == 0 or down >= ROWS_OF_TILES
+    is_known = columns == WIDE_TILE and c_type(out) == c_type(operands.x.array) != "float"
+    return CLUSTER if is_even and is_known and multiprocessors >= CLUSTER else 1
+
+
 def wgmma_call(
     operands: Operands,
     out_type: str,
     columns: int,
     pieces: int,
     blocks: int,
+    cluster: int,
     finish: dict[str, Any],
     **rest: Any,
 ) -> KernelCall:
-    """Return the call of matmul_wgmma on at most `blocks` blocks.
+    """Return the call of matmul_wgmma on at most `blocks` blocks, `cluster` of which share w.
 
     finish: the arguments of the epilogue; rest: further arguments.
     """
@@ -131,19 +144,20 @@ def wgmma_call(
     x, w = operands.x, operands.w
     transposed = tuple("true" if side.transposed else "false" for side in (x, w))
     instance = Instance(
-        FILE, "matmul_wgmma", (c_type(x.array), out_type, str(columns), *transposed)
+        FILE, "matmul_wgmma", (c_type(x.array), out_type, str(columns), *transposed, str(cluster))
     )
     if instance not in _launched_instances():
         raise error(KernelError, "matmul", f"no kernel {instance} for {c_type(x.array)}")
-    x_source, w_source = sources(operands, columns)
-    tiles = ceil_div(operands.m, file_constants["TILE_M"]) * ceil_div(operands.n, columns)
+    x_source, w_source = sources(operands, columns // cluster)
+    rows = cluster * file_constants["TILE_M"]
+    tiles = ceil_div(operands.m, rows) * ceil_div(operands.n, columns)
     tasks = tiles * pieces * leading.items
     if tasks > INT_LIMIT - blocks:
         raise error(KernelError, str(instance), f"{tasks} tiles are past 2^31 - 2^20")
     stored = _stored(operands, finish["out"], pieces)
     call = named_call(
         instance,
-        (min(blocks, tasks),),
+        (cluster * min(blocks // cluster, tasks),),
         (file_constants["HOPPER_THREADS"],),
         x=x_source.map,
         x_strides=leading.strides(instance, x.lead_only, x_source.unit),
@@ -157,4 +171,5 @@ def wgmma_call(
         **finish,
         **rest,
     )
-    return replace(call, shared=file_constants["SLOTS_BYTES"] + file_constants["SLABS_BYTES"])
+    shared = file_constants["SLOTS_BYTES"] + file_constants["SLABS_BYTES"]
+    return replace(call, shared=shared, cluster=cluster)

@@ -1,6 +1,6 @@
 // Runs CUDA C kernels on the CPU: g++ only, no GPU, no CUDA toolkit.
 //
-// Blocks run one after another; every CUDA thread of a block is a fiber with its own stack. A fiber runs until
+// Blocks run one after another, those of a cluster together; every CUDA thread is a fiber with its own stack. A fiber runs until
 // it needs others (barrier, shuffle, mma), so between two synchronisation points the threads run in an
 // order that the caller picks (forward, reverse, random): a missing barrier changes the answer.
 // Shared memory is filled with 0xff (NaN) before every block, because on a GPU it is garbage.
@@ -24,12 +24,16 @@
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
 #define __grid_constant__
-// One block at a time: a function-local static is what the block's threads share. The first thread of a block
-// that comes by poisons it.
-#define GDT_SHARED(type, name, dims) static type name dims; shim::enter_shared(&name, sizeof name)
+// One cluster at a time: a function-local static is what the threads of a block share, one for each block of a cluster. The
+// first thread of a block that comes by poisons it. The last of them is that of rank 0, so that memory behind it is no other's.
+#define GDT_SHARED(type, name, dims)                                  \
+  static type name##_of_blocks[shim::CLUSTER_MAX] dims;               \
+  auto& name = name##_of_blocks[shim::CLUSTER_MAX - 1 - shim::rank()]; \
+  shim::enter_shared(&name, sizeof name)
 #define GDT_DYNAMIC_SHARED(name) unsigned char* name = shim::runtime.dynamic
 // The emulator's own accesses are not the kernel's.
 #define NOT_SANITIZED __attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
@@ -53,18 +57,18 @@ extern char _end[] __attribute__((visibility("hidden")));
 #endif
 
 namespace shim {
-enum State : uint8_t { READY, BLOCK_BARRIER, MEETING, PHASE_WAIT, DONE };
+enum State : uint8_t { READY, BLOCK_BARRIER, CLUSTER_BARRIER, MEETING, PHASE_WAIT, DONE };
 enum Order : int { FORWARD, REVERSE, RANDOM };
 constexpr size_t STACK_BYTES = 256 << 10, PAGE = 4096;
 constexpr size_t SHARED_MAX = 227 << 10;  // what a block of sm_90 may have
-constexpr int ARRAYS_MAX = 1024, THREADS_MAX = 1024, WARPS = 32, GROUPS = 8;
+constexpr int ARRAYS_MAX = 1024, THREADS_MAX = 1024, WARPS = 32, GROUPS = 8, CLUSTER_MAX = 2;
 constexpr unsigned STAY_MAX = 4096;  // fibers of blocks that have ended; TSan has room for 8128
 
 struct Fiber {
   void *stack_pointer, *tsan;
   char* stack;
-  uint3 thread;
-  unsigned index;
+  uint3 thread, block;
+  unsigned index, rank;  // among the threads of the cluster; of the block
   State state;
   int line;              // where it waits,
   const char* waits_in;  // and in what
@@ -77,26 +81,27 @@ struct Meeting {
   const char* op;
   Slot slot[2][32];
 };
-struct Options { int order, async_mode, fresh_fibers; uint64_t seed, blocks; };  // blocks: 0 for all of them
-struct SharedArray { void* start; uint64_t block; };  // the block that last used it
+struct Options { int order, async_mode, fresh_fibers, cluster; uint64_t seed, blocks; };  // blocks: 0 for all of them
+struct SharedArray { void* start; size_t bytes; uint64_t cluster; };  // the cluster that last used it
 // Where threads that synchronise meet in TSan's eyes: addresses, never read.
-struct Edges { char block[2], warp[WARPS], group[GROUPS][2]; };
+struct Edges { char block[CLUSTER_MAX][2], cluster[2], warp[WARPS], group[GROUPS][2]; };
 static char launch_edge, done_edge, fence_edge;
 
 static struct Runtime {
   Fiber fibers[THREADS_MAX];
   SharedArray shared[ARRAYS_MAX];
-  uint64_t block, random;  // counts all blocks of all launches; the state of next_random
+  uint64_t cluster, random;  // counts all clusters of all launches; the state of next_random
   Meeting warps[WARPS], groups[GROUPS];
-  unsigned count, live, barrier_generation;
+  unsigned count, live, of_block, blocks;  // threads of the cluster, those that have not ended, threads of a block; blocks
+  unsigned barrier_generation[CLUSTER_MAX], cluster_generation;
   Fiber* current;
   void *main_stack_pointer, *main_tsan, **arguments;
   void (*kernel)(void**);
   char message[1024];
   bool failed;
   Edges* edges;
-  unsigned char* dynamic;
-  size_t dynamic_bytes, static_bytes;  // the latter: of the arrays that the block has come by
+  unsigned char* dynamic;  // of the block that runs
+  size_t dynamic_bytes, static_bytes[CLUSTER_MAX];  // the latter: of the arrays that the block has come by
 } runtime;
 
 extern "C" void gdt_switch_stack(void** save, void* to);
@@ -111,6 +116,8 @@ NOT_SANITIZED inline uint64_t next_random() {  // xorshift64
 inline void release([[maybe_unused]] void* edge) { IF_TSAN(__tsan_release(edge);) }
 inline void acquire([[maybe_unused]] void* edge) { IF_TSAN(__tsan_acquire(edge);) }
 NOT_SANITIZED inline unsigned lane() { return runtime.current->index % 32; }
+NOT_SANITIZED inline unsigned rank() { return runtime.current->rank; }
+NOT_SANITIZED inline unsigned char* dynamic_of(unsigned rank);
 NOT_SANITIZED inline unsigned warp() { return runtime.current->index / 32; }
 NOT_SANITIZED inline void copy_bytes(void* to, const void* from, size_t n) {
   for (size_t i = 0; i < n; i++) ((volatile char*)to)[i] = ((const volatile char*)from)[i];
@@ -135,7 +142,7 @@ NOT_SANITIZED __attribute__((noinline)) void switch_to_scheduler() {
   gdt_switch_stack(&self->stack_pointer, runtime.main_stack_pointer);
 }
 NOT_SANITIZED inline void switch_to(Fiber* fiber) {
-  threadIdx = fiber->thread;
+  threadIdx = fiber->thread, blockIdx = fiber->block, runtime.dynamic = dynamic_of(fiber->rank);
   runtime.current = fiber;
   IF_TSAN(__tsan_switch_to_fiber(fiber->tsan, 1);)
   gdt_switch_stack(&runtime.main_stack_pointer, fiber->stack_pointer);
@@ -154,15 +161,27 @@ NOT_SANITIZED inline void report(const char* format, ...) {
 NOT_SANITIZED inline void enter_shared(void* start, size_t bytes) {
   for (SharedArray* a = runtime.shared; a < runtime.shared + ARRAYS_MAX; a++)
     if (!a->start || a->start == start) {
-      if (a->start && a->block == runtime.block) return;
+      if (a->start && a->cluster == runtime.cluster) return;
       renew_shared(start, bytes, a->start);
-      runtime.static_bytes += bytes;
-      if (runtime.static_bytes + runtime.dynamic_bytes > SHARED_MAX)
-        SHIM_FAIL("%zu static and %zu dynamic shared bytes are more than a block has", runtime.static_bytes, runtime.dynamic_bytes);
-      *a = {start, runtime.block};
+      size_t& own = runtime.static_bytes[rank()];
+      own += bytes;
+      if (own + runtime.dynamic_bytes > SHARED_MAX)
+        SHIM_FAIL("%zu static and %zu dynamic shared bytes are more than a block has", own, runtime.dynamic_bytes);
+      *a = {start, bytes, runtime.cluster};
       return;
     }
   abort();  // a file with more shared arrays than that
+}
+// The same place in the shared memory of another block of the cluster.
+template <class T> NOT_SANITIZED inline T* in_block(T* place, unsigned other) {
+  if (other >= runtime.blocks) SHIM_FAIL("cluster: it has no block %u", other);
+  for (unsigned i = other * runtime.of_block, ended = 0; i < (other + 1) * runtime.of_block; i++)
+    if (runtime.fibers[i].state == DONE && ++ended == runtime.of_block) SHIM_FAIL("cluster: block %u has ended", other);
+  const size_t at = (unsigned char*)place - runtime.dynamic;
+  if (at < runtime.dynamic_bytes) return (T*)(dynamic_of(other) + at);
+  for (SharedArray& a : runtime.shared)
+    if (a.start && (size_t)((char*)place - (char*)a.start) < a.bytes) return (T*)((char*)place + ((int)rank() - (int)other) * (ptrdiff_t)a.bytes);
+  SHIM_FAIL("cluster: an address outside of shared memory");
 }
 
 NOT_SANITIZED inline void wait(State state, const char* what, int line) {
@@ -202,7 +221,8 @@ NOT_SANITIZED inline const Slot* exchange(unsigned mask, const void* mine, size_
 
 // ---- synchronisation, shuffles, atomics -------------------------------------------------------------------------
 inline void __syncthreads(int line = __builtin_LINE()) {
-  void* edge = &shim::runtime.edges->block[shim::runtime.barrier_generation & 1];
+  const unsigned rank = shim::rank();
+  void* edge = &shim::runtime.edges->block[rank][shim::runtime.barrier_generation[rank] & 1];
   shim::release(edge);
   shim::wait(shim::BLOCK_BARRIER, "__syncthreads", line);
   shim::acquire(edge);
@@ -248,12 +268,15 @@ inline double __longlong_as_double(long long i) { return __builtin_bit_cast(doub
 
 // ---- launch -------------------------------------------------------------------------------------------------------
 namespace shim {
-alignas(1024) static unsigned char dynamic_memory[SHARED_MAX];
+alignas(1024) static unsigned char dynamic_memory[CLUSTER_MAX][SHARED_MAX];
+NOT_SANITIZED inline unsigned char* dynamic_of(unsigned rank) { return dynamic_memory[rank]; }
 
 NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   Fiber& f = runtime.fibers[i];
-  f.state = READY, f.index = i;
-  f.thread = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+  const unsigned at = i % runtime.of_block;
+  f.state = READY, f.index = i, f.rank = i / runtime.of_block;
+  f.thread = {at % blockDim.x, at / blockDim.x % blockDim.y, at / (blockDim.x * blockDim.y)};
+  f.block = {blockIdx.x + f.rank, blockIdx.y, blockIdx.z};
   // A TSan fiber kept from the block before carries that block's past, which hides some races between blocks;
   // a fresh one (about 1 ms each) sees all of them. TSan gives the number of a destroyed fiber to a new one, and takes
   // both for one: where they are few, they stay.
@@ -272,7 +295,15 @@ NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   for (int saved_register = 0; saved_register < 6; saved_register++) *--top = nullptr;
   f.stack_pointer = top;
 }
-NOT_SANITIZED bool release_block_barrier() {  // nobody can run: are all at one __syncthreads?
+// If all threads of these blocks wait at one barrier, they go on.
+NOT_SANITIZED bool release_barrier(State state, unsigned first_block, unsigned blocks, unsigned& generation) {
+  Fiber *first = runtime.fibers + first_block * runtime.of_block, *end = first + blocks * runtime.of_block;
+  for (const Fiber* f = first; f < end; f++)
+    if (f->state != state || f->line != first->line) return false;
+  for (Fiber* f = first; f < end; f++) f->state = READY;
+  return ++generation, true;
+}
+NOT_SANITIZED void report_deadlock() {
   const Fiber *first = nullptr, *other = nullptr;
   unsigned waiting = 0;
   for (unsigned i = 0; i < runtime.count; i++) {
@@ -282,19 +313,22 @@ NOT_SANITIZED bool release_block_barrier() {  // nobody can run: are all at one 
     if (f.state == BLOCK_BARRIER && f.line == first->line) waiting++;
     else if (!other) other = &f;
   }
-  if (waiting == runtime.count) {
-    for (unsigned i = 0; i < runtime.count; i++) runtime.fibers[i].state = READY;
-    runtime.barrier_generation++;
-    return true;
-  }
   if (waiting == runtime.live)
     report("barrier divergence: %u threads wait at __syncthreads (line %d), %u have exited", waiting, first->line, runtime.count - runtime.live);
   else
     report("deadlock: thread %u waits in %s (line %d), thread %u in %s (line %d)", first->index, first->waits_in, first->line,
            other ? other->index : 0, other ? other->waits_in : "", other ? other->line : 0);
-  return false;
 }
-NOT_SANITIZED void run_block(const Options& options) {
+// Run the threads of one block that can run, or let them pass their barrier; false where none can go on.
+NOT_SANITIZED bool run_block(unsigned rank, const unsigned* order) {
+  bool ran = false;
+  for (unsigned i = 0; i < runtime.count && !runtime.failed; i++) {
+    Fiber& f = runtime.fibers[order[i]];
+    if (f.rank == rank && f.state == READY) ran = true, switch_to(&f);
+  }
+  return ran || release_barrier(BLOCK_BARRIER, rank, 1, runtime.barrier_generation[rank]);
+}
+NOT_SANITIZED void run_cluster(const Options& options) {
   const unsigned n = runtime.count;
   for (unsigned i = 0; i < n; i++) start_fiber(i, options.fresh_fibers);
   for (auto& m : runtime.warps) m.arrived = 0;
@@ -302,19 +336,23 @@ NOT_SANITIZED void run_block(const Options& options) {
   runtime.live = n;
   static unsigned order[THREADS_MAX];
   for (unsigned i = 0; i < n; i++) order[i] = options.order == REVERSE ? n - 1 - i : i;
-  while (runtime.live) {
+  while (runtime.live && !runtime.failed) {
     if (options.order == RANDOM)
       for (unsigned i = n; i > 1; i--) std::swap(order[i - 1], order[next_random() % i]);
-    bool ran = false;
-    for (unsigned i = 0; i < n && !runtime.failed; i++)
-      if (runtime.fibers[order[i]].state == READY) ran = true, switch_to(&runtime.fibers[order[i]]);
-    if (runtime.failed || (!ran && runtime.live && !run_late_copy() && !release_block_barrier())) return;
+    bool ran = false;  // a block runs as far as it can without the others
+    for (unsigned i = 0, first = runtime.fibers[order[0]].rank; i < runtime.blocks && !ran; i++)
+      ran = run_block((first + i) % runtime.blocks, order);
+    if (!ran && runtime.live && !runtime.failed && !run_late_copy() &&
+        !release_barrier(CLUSTER_BARRIER, 0, runtime.blocks, runtime.cluster_generation)) report_deadlock();
   }
-  check_stores();
+  if (!runtime.failed) check_stores();
 }
-NOT_SANITIZED void start_block() {
-  renew_shared(runtime.dynamic, runtime.dynamic_bytes, runtime.block++ > 0);
-  runtime.static_bytes = 0;
+NOT_SANITIZED void start_cluster() {
+  for (unsigned rank = 0; rank < runtime.blocks; rank++) {
+    renew_shared(dynamic_of(rank), runtime.dynamic_bytes, runtime.cluster > 0);
+    runtime.static_bytes[rank] = 0;
+  }
+  runtime.cluster++;
   IF_TSAN(free(runtime.edges); runtime.edges = nullptr;)  // no barrier of one block orders anything in another
   if (!runtime.edges) runtime.edges = (Edges*)calloc(1, sizeof(Edges));
 }
@@ -324,25 +362,29 @@ struct Entry { const char* name; void (*call)(void**); };
 
 NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const unsigned* block, size_t shared, void** arguments, const Options* options) {
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
-  runtime.count = block[0] * block[1] * block[2];
+  runtime.of_block = block[0] * block[1] * block[2], runtime.blocks = options->cluster;
+  runtime.count = runtime.of_block * runtime.blocks;
   runtime.failed = false, runtime.message[0] = 0;
   runtime.random = options->seed * 0x9E3779B97F4A7C15ull + 0x1234567;
   const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
-  if (!runtime.count || runtime.count > THREADS_MAX || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > SHARED_MAX)
-    return report("no GPU takes a grid of %u,%u,%u blocks of %u threads with %zu shared bytes", grid[0], grid[1], grid[2], runtime.count, shared), 1;
-  runtime.dynamic = dynamic_memory, runtime.dynamic_bytes = shared;
-  ASAN_UNPOISON_MEMORY_REGION(dynamic_memory, shared);
-  ASAN_POISON_MEMORY_REGION(dynamic_memory + shared, SHARED_MAX - shared);
+  if (!runtime.count || runtime.count > THREADS_MAX || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > SHARED_MAX || grid[0] % runtime.blocks)
+    return report("no GPU takes a grid of %u,%u,%u blocks of %u threads with %zu shared bytes", grid[0], grid[1], grid[2], runtime.of_block, shared), 1;
+  runtime.dynamic_bytes = shared;
+  for (unsigned char* memory : dynamic_memory) {
+    ASAN_UNPOISON_MEMORY_REGION(memory, shared);
+    ASAN_POISON_MEMORY_REGION(memory + shared, SHARED_MAX - shared);
+  }
   IF_TSAN(runtime.main_tsan = __tsan_get_current_fiber();)
   runtime.kernel = kernel, runtime.arguments = arguments;
   release(&launch_edge);
-  const uint64_t count = options->blocks ? options->blocks : blocks;
+  const uint64_t clusters = blocks / runtime.blocks, count = options->blocks ? options->blocks : clusters;
   for (uint64_t i = 0; i < count && !runtime.failed; i++) {
-    const uint64_t at = options->order == REVERSE ? blocks - 1 - i : options->order == RANDOM ? (i + options->seed) % blocks : i;
+    const uint64_t number = options->order == REVERSE ? clusters - 1 - i : options->order == RANDOM ? (i + options->seed) % clusters : i;
+    const uint64_t at = number * runtime.blocks;
     blockIdx = {(unsigned)(at % grid[0]), (unsigned)(at / grid[0] % grid[1]), (unsigned)(at / ((uint64_t)grid[0] * grid[1]))};
-    start_block();
+    start_cluster();
     reset_async(options->async_mode);
-    run_block(*options);
+    run_cluster(*options);
   }
   acquire(&done_edge);
   return runtime.failed;

@@ -35,6 +35,7 @@ struct Queue {  // work in flight, in groups that are waited for in order
 };
 static Queue copies[THREADS_MAX], products[THREADS_MAX], stores[THREADS_MAX], tiles;  // of each thread; of all
 static bool lacks_fence[THREADS_MAX];  // has stored in shared memory what another proxy does not see yet
+static bool barriers_are_fenced[CLUSTER_MAX];  // copies, of another proxy, see a block's barriers after its fence only
 static int async_mode;
 
 NOT_SANITIZED inline void reset_async(int mode) {
@@ -42,6 +43,7 @@ NOT_SANITIZED inline void reset_async(int mode) {
     copies[i].first = copies[i].last, products[i].first = products[i].last, stores[i].first = stores[i].last;
     lacks_fence[i] = false;
   }
+  for (bool& fenced : barriers_are_fenced) fenced = false;
   tiles.first = tiles.last, async_mode = mode;
 }
 NOT_SANITIZED inline bool now() { return async_mode == EARLY || (async_mode == TOSSED && next_random() & 1); }
@@ -176,12 +178,11 @@ NOT_SANITIZED inline void settle(Barrier* b) {
     if (runtime.fibers[i].state == PHASE_WAIT) runtime.fibers[i].state = READY;
 }
 NOT_SANITIZED inline void complete(Barrier* b, int bytes) { release(b), b->bytes -= bytes, settle(b); }
-inline bool barriers_are_fenced = false;  // copies, of another proxy, see barriers after a fence only
 NOT_SANITIZED inline void barrier_init(uint64_t* barrier, int arrivals) {
   *(Barrier*)barrier = {(uint64_t)arrivals, (uint64_t)arrivals, 0, 0};
-  barriers_are_fenced = false;
+  barriers_are_fenced[rank()] = false;
 }
-NOT_SANITIZED inline void barrier_init_fence() { barriers_are_fenced = true; }
+NOT_SANITIZED inline void barrier_init_fence() { barriers_are_fenced[rank()] = true; }
 NOT_SANITIZED inline void barrier_arrive_expecting(uint64_t* barrier, int bytes) {
   Barrier* b = (Barrier*)barrier;
   if (!b->pending) SHIM_FAIL("mbarrier: more arrivals than expected");
@@ -208,16 +209,18 @@ inline void run_tile(const Work& w) {
   }
   complete((Barrier*)w.b, map[BOX_ROWS] * 128);
 }
-NOT_SANITIZED inline void copy_tile(void* shared, const void* map, uint64_t* barrier, int c0, int c1, int c2) {
+NOT_SANITIZED inline void copy_tile_to(unsigned block, void* shared, const void* map, uint64_t* barrier, int c0, int c1, int c2) {
   if ((uintptr_t)shared & 1023) SHIM_FAIL("TMA: the shared address is not a multiple of 1024");
-  if (!barriers_are_fenced) SHIM_FAIL("TMA: no fence after the initialization of barriers");
+  if (!barriers_are_fenced[block]) SHIM_FAIL("TMA: no fence after the initialization of barriers of block %u", block);
   const Work copy = {run_tile, shared, (uint64_t)map, (uint64_t)barrier, {c0, c1, c2}};
   release(shared);
   if (now()) return run_tile(copy);
   fill_ff(shared, ((const uint64_t*)map)[BOX_ROWS] * 128);  // in flight: nobody may read it
   tiles.push(copy);
 }
-
+NOT_SANITIZED inline void copy_tile(void* shared, const void* map, uint64_t* barrier, int c0, int c1, int c2) {
+  copy_tile_to(rank(), shared, map, barrier, c0, c1, c2);
+}
 inline void store_matrix_x4(void* row, const uint32_t (&r)[4], int line = __builtin_LINE()) {
   if ((uintptr_t)row & 15) SHIM_FAIL("stmatrix line %d: row is not a multiple of 16", line);
   const Slot* rows = exchange(~0u, &row, sizeof row, "stmatrix", line);
@@ -255,6 +258,17 @@ NOT_SANITIZED inline void store_tile(const void* map, const void* shared, int c0
 }
 NOT_SANITIZED inline void store_commit() { mine(stores).commit(); }
 template <int GROUPS> NOT_SANITIZED inline void store_wait() { mine(stores).finish_all_but(GROUPS); }
+
+// ---- sm_90: clusters -------------------------------------------------------------------------------------------------
+inline int cluster_rank() { return rank(); }
+inline void cluster_sync(int line = __builtin_LINE()) {
+  void* edge = &runtime.edges->cluster[runtime.cluster_generation & 1];
+  release(edge), wait(CLUSTER_BARRIER, "cluster_sync", line), acquire(edge);
+}
+inline void barrier_arrive_in(uint64_t* barrier, int block) { barrier_arrive(in_block(barrier, block)); }
+template <int BLOCKS> inline void copy_tile_to_all(void* shared, const void* map, uint64_t* barrier, int c0, int c1, int c2) {
+  for (int block = 0; block < BLOCKS; block++) copy_tile_to(block, in_block(shared, block), map, in_block(barrier, block), c0, c1, c2);
+}
 
 // ---- sm_90a: products of a warpgroup ---------------------------------------------------------------------------------
 template <int REGISTERS> inline void raise_registers() {}

@@ -160,8 +160,8 @@ class CpuRunner:
         """Run a call; the arrays change as on a GPU. Anything wrong raises `LaunchError`."""
         arguments = runner.check(call, self.folder)
         signature = sources.parameters(call.instance, self.folder)
-        schedule = ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, seed
-        packed, roots = pack(call, signature, arguments, struct.pack("iiiQQ", *schedule, 0))
+        schedule = ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, call.cluster, seed
+        packed, roots = pack(call, signature, arguments, struct.pack("iiiiQQ", *schedule, 0))
         after, message = self._execute(packed)
         if message:
             raise LaunchError(f"{call.instance}: {message}")
