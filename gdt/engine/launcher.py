@@ -204,7 +204,8 @@ class KernelBody:
     def __call__(self, *xs: Block, **out: Any) -> Any:
         if not self.prepared or CAPTURED.get() is not None:  # a graph has memory of its own
             return self._run(xs, out)
-        setting = self._setting() if self.selectable else None  # a call less for most
+        # As `_setting` has it, in a call less.
+        setting = (MATMUL_BACKEND.get(), MATMUL_PRECISION.get()) if self.selectable else None
         key, arrays, addresses = arguments(self.launcher.runner, setting, xs, out)
         prepared = self.prepared.get(key)
         if prepared is None:

@@ -49,7 +49,7 @@ def arguments(
     arrays: list[Block] = []
     addresses: list[int] = []
     find, rest = runner.address, 0
-    for x in (*xs, *_flat(keywords.items())) if keywords else xs:
+    for x in (*xs, *_named(keywords)) if keywords else xs:
         kind = type(x)
         if kind in VALUES:
             key.append((kind, repr(x) if kind in INEXACT else x))  # 0.0 is not -0.0
@@ -67,6 +67,13 @@ def arguments(
     if len(set(addresses)) < len(addresses):  # some of them are one
         key.append(tuple(map(addresses.index, addresses)))
     return tuple(key), arrays, addresses
+
+
+def _named(keywords: Mapping[str, Any]) -> list[Any]:
+    values: list[Any] = []
+    for name, value in keywords.items():
+        values += (name, len(value), *_flat(value)) if isinstance(value, tuple) else (name, value)
+    return values
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
