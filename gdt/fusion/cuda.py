@@ -7,7 +7,8 @@ have; each thread reads and writes 16 bytes at a time where all blocks lie so.
 **Bits.** A kernel has the bits of the kernels of CuPy's ufuncs, one for each op, that it replaces.
 A product is rounded before it is added to anything (`--fmad=false`), and the functions of
 `FUNCTIONS` are CUDA's own, as CuPy calls them, in the place of the host's polynomials. Values of
-bfloat16 are computed in float32, and rounded after each op, as `gdt.engine.rounded` does it. Ops
+bfloat16 are computed in float32, and rounded after each op, as `gdt.engine.rounded` does it. So are
+those of float16, as ufuncs do it, where an op has one step that rounds (`rounds_once`). Ops
 whose formula would need those polynomials are not part of a kernel (`is_of_cuda`): `erf` and what
 is made of it, which CuPy's ufuncs compute in other ways, and powers.
 """
@@ -28,11 +29,13 @@ from gdt.cuda.launches.calls import INT_LIMIT, ceil_div
 from gdt.cuda.runner import ArgumentPlace, KernelCall, Launch, address
 from gdt.cuda.sources import C_TYPES, GENERATED, Instance, constants, structs
 from gdt.fusion.elementary import ELEMENTARY
-from gdt.fusion.formula import ElementGraph, Node
+from gdt.fusion.formula import GIVEN, ElementGraph, Node
 from gdt.fusion.loop import Nest, nest_of
 from gdt.fusion.op_formula import (
     CODE_OF_BFLOAT16,
+    FLOAT16,
     OPERANDS,
+    ROUNDED,
     UFUNCS,
     Kind,
     OpFormula,
@@ -64,7 +67,7 @@ CLOSE = {name: OpFormula(f"{name}(x)", only(["f4"]), is_exact=False) for name in
 NAMES = {
     code_of(dtype): C_TYPES[dtype.name]
     for dtype in (
-        *map(np.dtype, ("b1", "i1", "i4", "i8", "u1", "u4", "u8", "f4", "f8")), BFLOAT16
+        *map(np.dtype, ("b1", "i1", "i4", "i8", "u1", "u4", "u8", "f2", "f4", "f8")), BFLOAT16
     )
 }  # fmt: skip
 """The C type of each dtype that kernels read and write."""
@@ -74,6 +77,9 @@ OPERATORS = {
     "left": "<<", "right": ">>", "less": "<", "less_equal": "<=", "greater": ">",
     "greater_equal": ">=", "equal": "==", "not_equal": "!=",
 }  # fmt: skip
+COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
+ROUNDING = {"add", "subtract", "multiply", "divide", "sqrt"}
+EXACT = GIVEN | COMPARISONS | {"select", "negative", "abs", "and", "or", "xor", "invert", "cast"}
 WRAPPING = {"add", "subtract", "multiply", "left"}  # of integers, whose overflow C does not define
 
 
@@ -98,6 +104,8 @@ def is_of_kernels(formula: OpFormula, kinds: Sequence[Kind], result: str) -> boo
     dtypes = computed_dtypes(formula, kinds, result)
     if dtypes is None or not {*dtypes, result} <= NAMES.keys():
         return False
+    if FLOAT16 in kinds or result == code_of(FLOAT16):
+        return formula.is_exact and rounds_once(formula.text)
     return formula.is_exact or result in ("f4", CODE_OF_BFLOAT16)
 
 
@@ -107,6 +115,21 @@ def is_of_cuda(formula: str) -> bool:
     graph = ElementGraph(FUNCTIONS)
     graph.write(formula, **{name: graph.add("input", "f4", n) for n, name in enumerate(OPERANDS)})
     return {"fma", "bits", "number"}.isdisjoint(graph.operations)
+
+
+@cache
+def rounds_once(formula: str) -> bool:
+    """Whether a formula in float32, rounded, has the bits of a body whose every step rounds to
+    float16: one step rounds, no comparison follows it, and its numbers are of float16."""
+    graph = ElementGraph(FUNCTIONS)
+    graph.write(formula, **{name: graph.add("input", "f4", n) for n, name in enumerate(OPERANDS)})
+    steps = [*zip(graph.operations, graph.operands, strict=True)]
+    given = {n for n, (operation, _) in enumerate(steps) if operation in GIVEN}
+    numbers = [operands[0] for operation, operands in steps if operation == "constant"]
+    rounding = [operation for operation, _ in steps if operation not in EXACT]
+    compared = {n for operation, operands in steps if operation in COMPARISONS for n in operands}
+    is_one = len(rounding) <= 1 and ROUNDING.issuperset(rounding)
+    return is_one and compared <= given and all(float(np.float16(x)) == x for x in numbers)
 
 
 def text_of(
@@ -180,9 +203,9 @@ def _value(graph: ElementGraph, node: Node, names: dict[Node, str]) -> str:
         case "invert":
             return f"!{xs[0]}" if dtype == "b1" else f"static_cast<{NAMES[dtype]}>(~{xs[0]})"
         case "cast":
-            if graph.dtypes[operands[0]] == CODE_OF_BFLOAT16:
+            if graph.dtypes[operands[0]] in ROUNDED:
                 return f"widen({xs[0]})"
-            function = "narrow" if dtype == CODE_OF_BFLOAT16 else "static_cast"
+            function = "narrow" if dtype in ROUNDED else "static_cast"
             return f"{function}<{NAMES[dtype]}>({xs[0]})"
     return f"{'fabs' if operation == 'abs' else operation}({', '.join(xs)})"
 

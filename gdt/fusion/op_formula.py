@@ -55,6 +55,9 @@ def code_of(dtype: np.dtype) -> str:
 
 
 CODE_OF_BFLOAT16 = code_of(BFLOAT16)
+FLOAT16 = np.dtype(np.float16)
+ROUNDED = frozenset([CODE_OF_BFLOAT16, code_of(FLOAT16)])
+"""The dtypes in which kernels do not compute: each op rounds its result to one."""
 
 
 def dtype_of(code: str) -> np.dtype:
@@ -63,10 +66,10 @@ def dtype_of(code: str) -> np.dtype:
 
 
 def computed_dtypes(formula: OpFormula, kinds: Sequence[Kind], result: str) -> Sequence[str] | None:
-    """The dtypes to which a kernel casts operands, see `OpFormula`; for bfloat16 float32, as
-    `gdt.engine.rounded` does."""
-    wide = [FLOAT32 if kind == BFLOAT16 else kind for kind in kinds]
-    if result != CODE_OF_BFLOAT16:
+    """The dtypes to which a kernel casts operands, see `OpFormula`; for floats of 16 bits float32,
+    as `gdt.engine.rounded` does, and ufuncs of float16."""
+    wide = [FLOAT32 if kind in (BFLOAT16, FLOAT16) else kind for kind in kinds]
+    if result not in ROUNDED:
         return formula.dtypes(wide, result)
     is_rounded_once = all(k in (FLOAT32, np.bool_) for k in wide if isinstance(k, np.dtype))
     return formula.dtypes(wide, code_of(FLOAT32)) if is_rounded_once else None

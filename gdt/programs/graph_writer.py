@@ -11,11 +11,13 @@ import numpy as np
 
 from gdt.fusion.formula import GIVEN, ElementGraph, Node
 from gdt.fusion.loop import FusedLoop, is_known, packed
-from gdt.fusion.op_formula import OPERANDS, code_of, computed_dtypes
+from gdt.fusion.op_formula import FLOAT16, OPERANDS, code_of, computed_dtypes
 from gdt.fusion.row_text import GraphCall
 from gdt.programs.aliases import blocks_of
 from gdt.programs.element_calls import Argument, ElementCall, LoopInput, kinds_of
 
+HALVES = ("f2", "b1")  # the results of ops on arrays of float16
+FLOAT16_MAX = float(np.finfo(np.float16).max)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -43,12 +45,14 @@ class GraphWriter:
         if formula is None:
             return False
         find = partial(computed_dtypes, formula) if call.device else formula.dtypes
-        dtypes = find(kinds, call.dtype)
-        if dtypes is None:
+        dtypes, arguments = find(kinds, call.dtype), call.arguments
+        if FLOAT16 in kinds and call.dtype in HALVES:
+            arguments = _in_float16(arguments)
+        if dtypes is None or arguments is None:
             return False
         names: dict[str, Node] = {}
         operands: list[Node] = []
-        for name, argument, dtype in zip(OPERANDS, call.arguments, dtypes, strict=False):
+        for name, argument, dtype in zip(OPERANDS, arguments, dtypes, strict=False):
             if self._overflows(argument, dtype):
                 return False
             operands.append(self._operand(argument, dtype))
@@ -109,3 +113,12 @@ class GraphWriter:
         if key not in self.inputs:
             self.inputs.append(key)
         return graph.add("input", own, self.inputs.index(key))
+
+
+def _in_float16(arguments: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Operands with numbers rounded as NumPy does that meet arrays of float16; None if float16 has
+    no number so large."""
+    numbers = [a for a in arguments if not isinstance(a, Argument)]
+    if any(abs(number) > FLOAT16_MAX for number in numbers):
+        return None
+    return tuple([a if isinstance(a, Argument) else np.float16(a).item() for a in arguments])

@@ -1,4 +1,5 @@
-"""Elementary functions of float32 as kernels have them that g++ has compiled: those of libm."""
+"""Elementary functions of float32 as kernels have them that g++ has compiled: those of libm; and
+the larger and the smaller of float16, which CuPy finds in float32: of -0 and 0 the larger is 0."""
 
 from __future__ import annotations
 
@@ -25,4 +26,22 @@ def _function(name: str) -> Callable[..., Any]:
     return function
 
 
-FUNCTIONS = {n: _function(n) for n in ("exp", "expm1", "log", "log1p", "tanh", "sin", "cos")}
+def _of_two(name: str) -> Callable[..., Any]:
+    of_numpy = getattr(np, name)
+
+    def function(x: Any, y: Any, out: Any = None, **options: Any) -> Any:
+        if options or np.result_type(x, y) != np.float16:
+            return of_numpy(x, y, out=out, **options)
+        made = of_numpy(np.float32(x), np.float32(y)).astype(np.float16)
+        if out is None:
+            return made
+        out[...] = made
+        return out
+
+    return function
+
+
+FUNCTIONS = {
+    **{n: _function(n) for n in ("exp", "expm1", "log", "log1p", "tanh", "sin", "cos")},
+    **{n: _of_two(n) for n in ("maximum", "minimum")},
+}

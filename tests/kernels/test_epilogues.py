@@ -52,9 +52,9 @@ def operands(dtype: str, split: Any = None) -> tuple[Any, ...]:
     return tuple([a.astype(dtype) for a in made])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_a_layer_and_its_gradient_are_launches_of_products(dtype: str, mesh: gdt.Mesh) -> None:
-    """Of bfloat16 each op rounds its result, though no op reads it from memory."""
+    """Of 16 bits each op rounds its result, though no op reads it from memory."""
 
     def layers(x: Any, w: Any, bias: Any, g: Any) -> Any:
         def two(x: Any, w: Any, bias: Any) -> Any:
@@ -131,7 +131,7 @@ def test_a_product_in_halves_ends_as_one_launch_does(
     assert ran["matmul_simt"] > 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_a_loss_and_its_gradient_are_one_launch(dtype: str, mesh: gdt.Mesh) -> None:
     """Where the cotangent of the loss is known before the loss, of whatever options."""
     x, _, _, g = operands(dtype)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gdt.cuda.compiler import ARCHITECTURES, Cubin, compile_file
 from gdt.cuda.nvrtc import nvrtc
 from gdt.cuda.sources import Instance
 from gdt.fusion import cuda
-from gdt.fusion.cuda import FUNCTIONS, FusedKernel, generated, is_of_cuda, text_of
+from gdt.fusion.cuda import FUNCTIONS, FusedKernel, generated, is_of_cuda, rounds_once, text_of
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.op_formula import UFUNCS
 from gdt.programs import recorder
@@ -227,6 +228,22 @@ def test_a_product_is_rounded_before_it_is_added() -> None:
     assert opcodes(code)["FMUL"] >= 4
 
 
+def test_float16_is_rounded_to_the_nearest_after_each_op() -> None:
+    need_nvrtc()
+    graph = ElementGraph(FUNCTIONS)
+    x, y = (graph.cast(graph.add("input", "f2", n), "f4") for n in range(2))
+    product = graph.cast(graph.cast(graph.write("x * y", x=x, y=y), "f2"), "f4")
+    total = graph.cast(graph.write("x + y", x=product, y=y), "f2")
+    text = text_of(graph, [("f2", False)] * 2, [total])
+    for arch in DEFAULT:
+        (code, *_) = disassembled(compiled(text, arch)).values()
+        names = [*opcodes(code).elements()]
+        assert not opcodes(code)["FFMA"] and any(n.startswith("LDG.E.128") for n in names)
+        # Of 8 products, and of 8 sums in pairs.
+        rounding = [n for n in names if re.match(r"F2FP?\..*F16", n)]
+        assert len(rounding) >= 8 + 4 and not [n for n in rounding if re.search("R[ZMP]", n)]
+
+
 # ---------------------------------------------------------------- beside CuPy's ufuncs
 
 ROUTINES = {  # what CuPy's kernels of float32 compute; a formula has its bits
@@ -249,11 +266,19 @@ OTHERWISE = {  # names of ufuncs with formulas, of other dtypes or with more lin
 }  # fmt: skip
 
 
-def routine(ufunc: str) -> str:
+def routine(ufunc: str, dtype: str = "f4") -> str:
 
     ops = getattr(cupy, ufunc)._ops.ops
-    (found,) = {o.routine for o in ops if {*o.in_types} == {np.dtype(np.float32)}}
+    (found,) = {o.routine for o in ops if {*o.in_types} == {np.dtype(dtype)}}
     return found.removeprefix("out0 = ")
+
+
+def test_cupys_ufuncs_of_float16_compute_in_float32_and_round() -> None:
+    names = {"add", "subtract", "multiply", "divide", "sqrt", "negative", "absolute", "greater",
+             "less", "equal", "not_equal", "maximum"}  # fmt: skip
+    assert {name: routine(name, "f2") for name in names} == {n: ROUTINES[n] for n in names}
+    folder = Path(cupy.__file__).parent / "_core" / "include" / "cupy"
+    assert "return float16(max(float(x), float(y)));" in (folder / "float16.cuh").read_text()
 
 
 def test_cupys_ufuncs_compute_what_kernels_do() -> None:
@@ -333,6 +358,54 @@ def test_a_chain_of_a_captured_step_is_one_kernel_with_its_bits(
     assert all(r[0].graph.is_captured for r, _ in step._recordings.values())
 
 
+FLOAT16_STEPS: list[tuple[Callable[..., Any], list[str]]] = [  # and what is one kernel of each
+    (lambda x, y, f: x * 0.1 + y / 3 - 0.7, ["multiply", "divide", "add", "subtract"]),
+    (lambda x, y, f: gdt.relu(x) + (1 - y) * x, ["relu", "subtract", "multiply", "add"]),
+    (
+        lambda x, y, f: gdt.where((x > 0.1) | (x + y > 0), x, y * x),
+        ["greater", "add", "greater", "bitwise_or", "multiply", "where"],
+    ),
+    (lambda x, y, f: gdt.sqrt(abs(-x)) - abs(y), ["negative", "abs", "sqrt", "abs", "subtract"]),
+    (
+        lambda x, y, f: (x.astype("float32") * f).astype("float16") + y,
+        ["widen", "multiply", "cast", "add"],
+    ),
+    (lambda x, y, f: gdt.silu(x) * 2 - x, ["multiply", "subtract"]),
+    (lambda x, y, f: gdt.tanh(x) * gdt.maximum(x, y), ["multiply"]),
+    (lambda x, y, f: x * 70000.0 + y, []),
+]
+
+
+@pytest.mark.parametrize(("step", "together"), FLOAT16_STEPS)
+def test_each_op_on_float16_rounds_its_steps(
+    step: Callable[..., Any], together: list[str], mesh: gdt.Mesh, rng: np.random.Generator
+) -> None:
+    """Bodies compute in float16, so what has two steps that round is no formula."""
+    values, other = (rng.normal(size=(10, 12)).astype("f4") for _ in range(2))
+    values[3, :6], other[:, ::3] = (6e4, -6e4, 1e-7, -0.0, np.inf, 6e-8), other[:, ::3] * 1e-3
+    layout = gdt.Layout(["x", None], mesh)
+    f, y = (gdt.asarray(a, layout=layout) for a in (other[::-1].copy(), other))
+    x, y = gdt.asarray(values, layout=layout).astype("float16"), y.astype("float16")
+    recorded = gdt.function(step)
+    for _ in range(5):
+        with np.errstate(all="ignore"):
+            got, want = recorded(x, y, f), step(x, y, f)
+        assert got.type is want.type
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+        numbers = ~np.isnan(want.numpy())
+        signs = [np.signbit(a.numpy())[numbers] for a in (got, want)]
+        np.testing.assert_array_equal(*signs)
+        x = x * -1.25
+    assert calls_of(recorded) == ([together] if together else [])
+
+
+def test_formulas_whose_steps_round_once_are_told_apart() -> None:
+    for formula in ("x + y", "x if (x > 0.0) | (x != x) else 0.0", "-x", "x * 0.5", "sqrt(abs(x))"):
+        assert rounds_once(formula)
+    for formula in ("x * y + z", "x * sigmoid(x)", "exp(x)", "x * 0.1", "x if x + y > 0.0 else y"):
+        assert not rounds_once(formula)
+
+
 def test_an_op_whose_kernel_refuses_is_part_of_a_chain(
     mesh: gdt.Mesh, rng: np.random.Generator
 ) -> None:
@@ -353,7 +426,12 @@ def test_an_op_whose_kernel_refuses_is_part_of_a_chain(
 def test_what_kernels_do_not_compute_is_left_to_cupy(mesh: gdt.Mesh) -> None:
     """Polynomials of the host, float64's functions, and dtypes that kernels have not."""
     layout = gdt.Layout(["x"], mesh)
-    for function, dtype in ((gdt.erf, "f4"), (gdt.gelu, "f4"), (gdt.exp, "f8"), (gdt.square, "f2")):
+    for function, dtype in (
+        (gdt.erf, "f4"),
+        (gdt.gelu, "f4"),
+        (gdt.exp, "f8"),
+        (gdt.square, "c8"),
+    ):
         step = gdt.function(lambda x, function=function: function(x + 1) * 2, verify=0)
         for _ in range(3):
             step(gdt.ones(8, dtype=dtype, layout=layout))
@@ -414,17 +492,19 @@ def test_launches_of_steps_before_and_after(
 
         return step
 
-    half = x.astype("bfloat16")
+    half, float16 = x.astype("bfloat16"), x.astype("float16")
     gelu = lambda x: gdt.gelu(x, approximate=True)
     normal = lambda x: gdt.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * (x > -1)
-    after = [launches(training(), x, y), launches(training("bfloat16"), x, y)]
+    after = [launches(training(dtype), x, y) for dtype in (None, "bfloat16", "float16")]
     after += [launches(gdt.function(f), x) for f in (gelu, normal)]
     after += [launches(gdt.function(f), half) for f in (gdt.relu, gelu, normal)]
+    after += [launches(gdt.function(normal), float16)]
     monkeypatch.setattr(recorder, "fused", lambda instructions, *_: list(instructions))
-    before = [launches(training(), x, y), launches(training("bfloat16"), x, y)]
+    before = [launches(training(dtype), x, y) for dtype in (None, "bfloat16", "float16")]
     before += [launches(gdt.function(f), x) for f in (gelu, normal)]
     before += [launches(gdt.function(f), half) for f in (gdt.relu, gelu, normal)]
+    before += [launches(gdt.function(normal), float16)]
     assert list(zip(before, after, strict=True)) == [
-        *[(28, 16), (62, 31), (10, 1), (6, 1)],
-        *[(4, 1), (12, 1), (18, 1)],
+        *[(28, 16), (62, 31), (43, 31), (10, 1), (6, 1)],
+        *[(4, 1), (12, 1), (18, 1), (6, 3)],
     ]
