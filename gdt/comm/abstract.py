@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gdt.backend.abstract import AbstractArray
+from gdt.comm.nccl import NcclTransport
 from gdt.comm.transport import Axes, Block, BlockTransport, Transfer, Types
 
 
@@ -15,12 +16,20 @@ class AbstractTransport(BlockTransport):
     It counts the calls and the bytes of all devices, each of which does the same.
     """
 
+    apart: float = NcclTransport.apart
+
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
-        (block,) = blocks
-        self._count_all("all_reduce", axes, 2 * (self._size(axes) - 1) * block.nbytes)
-        return [AbstractArray.new(block.shape, block.dtype)]
+        return [b for (b,) in self.all_reduce_several([[b] for b in blocks], axes, reduction)]
+
+    def all_reduce_several(
+        self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
+    ) -> list[list[Block]]:
+        (bundle,) = bundles
+        nbytes = sum(block.nbytes for block in bundle)
+        self._count_all("all_reduce", axes, 2 * (self._size(axes) - 1) * nbytes)
+        return [[AbstractArray.new(block.shape, block.dtype) for block in bundle]]
 
     def reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
@@ -43,10 +52,17 @@ class AbstractTransport(BlockTransport):
     def reduce_scatter(
         self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
     ) -> list[Block]:
-        (block,) = blocks
-        self._count_all("reduce_scatter", (axis,), (self._size((axis,)) - 1) * block.nbytes)
-        shape = [1 if a == axis else n for a, n in enumerate(block.shape)]
-        return [AbstractArray.new(shape, block.dtype)]
+        return [b for (b,) in self.reduce_scatter_several([[b] for b in blocks], axis, reduction)]
+
+    def reduce_scatter_several(
+        self, bundles: Sequence[Sequence[Block]], axis: int, reduction: str
+    ) -> list[list[Block]]:
+        (bundle,) = bundles
+        nbytes = sum(block.nbytes for block in bundle)
+        self._count_all("reduce_scatter", (axis,), (self._size((axis,)) - 1) * nbytes)
+        shapes = [[1 if a == axis else n for a, n in enumerate(b.shape)] for b in bundle]
+        pairs = zip(shapes, bundle, strict=True)
+        return [[AbstractArray.new(shape, b.dtype) for shape, b in pairs]]
 
     def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         (block,), count = blocks, self._size((axis,))

@@ -14,11 +14,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdt.backend import backend_of
 from gdt.comm.transport import Axes, Block, Types, transport_of
-from gdt.sharding.mesh import Mesh
+from gdt.sharding.mesh import WAYS, Mesh
 
 
 def on_each(mesh: Mesh, function: Callable[[Any, Any], Any], blocks: Sequence[Any]) -> list[Any]:
@@ -84,17 +84,50 @@ def all_reduce_together(
     bundles: for each block of the mesh, those of the arrays, of the same shapes everywhere. types:
     see `all_reduce`.
     """
-    shapes = [block.shape for block in bundles[0]]
-    join = lambda xp, blocks: xp.concatenate([b.reshape(-1) for b in blocks])
-    flat = all_reduce(mesh, on_each(mesh, join, bundles), axes, reduction, types)
+    transport, shapes = transport_of(mesh), [block.shape for block in bundles[0]]
+    takes_one_call = mesh.reduce_by == WAYS[0] or (mesh.reduce_by != "to_one" and len(axes) == 1)
+    packing = Packing.of(bundles[0], transport.apart if takes_one_call else math.inf)
+    flat = lambda xp, blocks: packing.pack(xp, [b.reshape(-1) for b in blocks])
+    packed = on_each(mesh, flat, bundles)
+    if len(packed[0]) == 1:
+        whole = all_reduce(mesh, [block for (block,) in packed], axes, reduction, types)
+        packed = [[block] for block in whole]
+    else:
+        packed = transport.all_reduce_several(packed, axes, reduction)
 
-    def cut(xp: Any, block: Block) -> list[Block]:
-        return [block[start:stop].reshape(s) for s, (start, stop) in intervals(shapes)]
+    def shaped(xp: Any, packed: Sequence[Block]) -> list[Block]:
+        return [b.reshape(s) for b, s in zip(packing.unpack(packed), shapes, strict=True)]
 
-    return on_each(mesh, cut, flat)
+    return on_each(mesh, shaped, packed)
 
 
-def intervals(shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
-    """Every shape, and where its elements lie when all are put end to end."""
-    stops = list(itertools.accumulate(math.prod(s) for s in shapes))
-    return list(zip(shapes, itertools.pairwise([0, *stops]), strict=True))
+class Packing(NamedTuple):
+    """How arrays of equal rows travel together: large ones as they lie, the others end to end.
+
+    large, small: their numbers. stops: where the rows of the small ones end.
+    """
+
+    large: Sequence[int]
+    small: Sequence[int]
+    stops: Sequence[int]
+
+    @staticmethod
+    def of(arrays: Sequence[Block], apart: float, rows: int = 1) -> Packing:
+        """Return the packing of arrays, of which those of `apart` bytes are large."""
+        large = [k for k, a in enumerate(arrays) if a.nbytes >= apart]
+        small = [k for k, a in enumerate(arrays) if a.nbytes < apart]
+        return Packing(large, small, [*itertools.accumulate(arrays[k].size // rows for k in small)])
+
+    def pack(self, xp: Any, arrays: Sequence[Block]) -> list[Block]:
+        """Return the large ones of the arrays, (rows..., n), after the one that the others make."""
+        small = [arrays[k] for k in self.small]
+        joined = [xp.concatenate(small, -1)] if len(small) > 1 else small
+        return [*joined, *[arrays[k] for k in self.large]]
+
+    def unpack(self, packed: Sequence[Block]) -> list[Block]:
+        """Return the arrays from what `pack` has made; small ones are views."""
+        pairs = itertools.pairwise([0, *self.stops])
+        arrays = [packed[0][..., start:stop] for start, stop in pairs]
+        arrays += packed[len(packed) - len(self.large) :]
+        by_number = dict(zip([*self.small, *self.large], arrays, strict=True))
+        return [by_number[k] for k in range(len(arrays))]

@@ -41,51 +41,68 @@ OPS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "max": "NCCL_MAX", "min": "NCCL_M
 
 
 class NcclTransport(Ranks):
-    """The transport that moves data between blocks on GPUs by NCCL."""
+    """The transport that moves data between blocks on GPUs by NCCL.
+
+    Calls in one group run as one (NCCL's documentation, Aggregated Operations): so arrays that
+    take longer to copy than a call has latency are not copied beside others.
+    """
+
+    apart: float = 1 << 20
 
     # ---- collectives
 
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
-        return self._combined("all_reduce", blocks, axes, reduction)
+        return [b for (b,) in self.all_reduce_several([[b] for b in blocks], axes, reduction)]
+
+    def all_reduce_several(
+        self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
+    ) -> list[list[Block]]:
+        return self._combined("all_reduce", bundles, axes, reduction)
 
     def reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
-        return self._combined("reduce", blocks, axes, reduction)
+        return [b for (b,) in self._combined("reduce", [[b] for b in blocks], axes, reduction)]
 
     def _combined(
-        self, kind: str, blocks: Sequence[Block], axes: Axes, reduction: str
-    ) -> list[Block]:
-        """`all_reduce` or `reduce`, as `kind` says."""
+        self, kind: str, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
+    ) -> list[list[Block]]:
+        """`all_reduce_several` or `reduce`, as `kind` says."""
         groups, to_all = self._groups(axes), kind == "all_reduce"
-        self._count(kind, groups, (1 + to_all) * (len(groups[0]) - 1) * blocks[0].nbytes)
-        how, what = encoding(self.xp, blocks[0].dtype, reduction), self._what(kind, axes)
+        nbytes = sum(block.nbytes for block in bundles[0])
+        self._count(kind, groups, (1 + to_all) * (len(groups[0]) - 1) * nbytes)
+        how, what = encoding(self.xp, bundles[0][0].dtype, reduction), self._what(kind, axes)
         if how is None:
-            bundles = self._gathered([[b] for b in blocks], axes, what)
-            return self._on_devices(lambda i: combined([m[0] for m in bundles[i]], reduction))
-        flat = self._on_devices(lambda i: self._contiguous(blocks[i]).reshape(-1))
-        outgoing = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
-        incoming = self._on_devices(lambda i: self.xp.empty_like(outgoing[i]))
-        datatype, op = self._type(outgoing[0].dtype), getattr(self.nccl, OPS[how.reduction])
+            gathered = self._gathered(bundles, axes, what)
+            return self._on_devices(
+                lambda i: [combined([*m], reduction) for m in zip(*gathered[i], strict=True)]
+            )
+        encode = lambda block: self._contiguous(how.encode(self._contiguous(block).reshape(-1)))
+        outgoing = self._on_devices(lambda i: [*map(encode, bundles[i])])
+        incoming = self._on_devices(lambda i: [*map(self.xp.empty_like, outgoing[i])])
+        datatype, op = self._type(outgoing[0][0].dtype), getattr(self.nccl, OPS[how.reduction])
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            buffers = self.pointer(outgoing[i]), self.pointer(incoming[i]), outgoing[i].size
-            if to_all:
-                communicator.allReduce(*buffers, datatype, op, stream)
-            else:
-                communicator.reduce(*buffers, datatype, op, 0, stream)
+            for own, result in zip(outgoing[i], incoming[i], strict=True):
+                buffers = self.pointer(own), self.pointer(result), own.size
+                if to_all:
+                    communicator.allReduce(*buffers, datatype, op, stream)
+                else:
+                    communicator.reduce(*buffers, datatype, op, 0, stream)
 
         self._run(axes, what, issue)
         firsts = {group[0] for group in groups}
 
-        def result(i: int) -> Block:
+        def results(i: int) -> list[Block]:
             if to_all or self.first + i in firsts:
-                return how.decode(incoming[i]).reshape(blocks[i].shape)
-            return self.xp.empty_like(blocks[i])  # NCCL has left `incoming` as it was: no numbers
+                pairs = zip(incoming[i], bundles[i], strict=True)
+                return [how.decode(found).reshape(b.shape) for found, b in pairs]
+            # NCCL has left `incoming` as it was: no numbers.
+            return [*map(self.xp.empty_like, bundles[i])]
 
-        return self._on_devices(result)
+        return self._on_devices(results)
 
     def all_gather(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
@@ -137,30 +154,49 @@ class NcclTransport(Ranks):
     def reduce_scatter(
         self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
     ) -> list[Block]:
+        return [b for (b,) in self.reduce_scatter_several([[b] for b in blocks], axis, reduction)]
+
+    def reduce_scatter_several(
+        self, bundles: Sequence[Sequence[Block]], axis: int, reduction: str
+    ) -> list[list[Block]]:
         groups = self._groups((axis,))
         size = len(groups[0])
-        self._count("reduce_scatter", groups, (size - 1) * blocks[0].nbytes)
-        how = encoding(self.xp, blocks[0].dtype, reduction)
+        nbytes = sum(block.nbytes for block in bundles[0])
+        self._count("reduce_scatter", groups, (size - 1) * nbytes)
+        how = encoding(self.xp, bundles[0][0].dtype, reduction)
         what = self._what("reduce_scatter", (axis,))
-        shares = self._on_devices(lambda i: self.xp.stack(self.xp.split(blocks[i], size, axis)))
+        shares = self._on_devices(lambda i: [self._shares(b, axis, size) for b in bundles[i]])
         if how is None:
-            bundles = self._gathered([[s] for s in shares], (axis,), what)
+            gathered = self._gathered(shares, (axis,), what)
             rank = [next(g.index(n) for g in groups if n in g) for n in self.own]
             return self._on_devices(
-                lambda i: combined([m[0][rank[i]] for m in bundles[i]], reduction)
+                lambda i: [
+                    combined([part[rank[i]] for part in m], reduction)
+                    for m in zip(*gathered[i], strict=True)
+                ]
             )
-        rows = size, blocks[0].size // size
-        flat = self._on_devices(lambda i: self._contiguous(shares[i]).reshape(rows))
-        outgoing = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
-        incoming = self._on_devices(lambda i: self.xp.empty_like(outgoing[i][0]))
-        datatype, op = self._type(outgoing[0].dtype), getattr(self.nccl, OPS[how.reduction])
+        encode = lambda s: self._contiguous(how.encode(self._contiguous(s).reshape(size, -1)))
+        outgoing = self._on_devices(lambda i: [*map(encode, shares[i])])
+        incoming = self._on_devices(lambda i: [self.xp.empty_like(own[0]) for own in outgoing[i]])
+        datatype, op = self._type(outgoing[0][0].dtype), getattr(self.nccl, OPS[how.reduction])
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            addresses = self.pointer(outgoing[i]), self.pointer(incoming[i])
-            communicator.reduceScatter(*addresses, incoming[i].size, datatype, op, stream)
+            for own, result in zip(outgoing[i], incoming[i], strict=True):
+                addresses = self.pointer(own), self.pointer(result)
+                communicator.reduceScatter(*addresses, result.size, datatype, op, stream)
 
         self._run((axis,), what, issue)
-        return self._on_devices(lambda i: how.decode(incoming[i]).reshape(shares[i].shape[1:]))
+
+        def results(i: int) -> list[Block]:
+            pairs = zip(incoming[i], shares[i], strict=True)
+            return [how.decode(found).reshape(s.shape[1:]) for found, s in pairs]
+
+        return self._on_devices(results)
+
+    def _shares(self, block: Block, axis: int, size: int) -> Block:
+        """A block as what each of `size` members of its group gets, (size, ..., box, ...)."""
+        shape = (*block.shape[:axis], size, block.shape[axis] // size, *block.shape[axis + 1 :])
+        return self.xp.moveaxis(block.reshape(shape), axis, 0)
 
     def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         groups = self._groups((axis,))

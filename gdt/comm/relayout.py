@@ -9,7 +9,7 @@ from typing import Any
 from gdt.backend import backend_of
 from gdt.caches import memoized
 from gdt.comm import local
-from gdt.comm.all_reduce import all_reduce, all_reduce_together, collectives, intervals, on_each
+from gdt.comm.all_reduce import Packing, all_reduce, all_reduce_together, collectives, on_each
 from gdt.comm.notes import note_reduction
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
@@ -276,7 +276,7 @@ def _all_reduce_together(transitions: list[Transition], operands: list[Blocks]) 
 def _reduce_scatter_together(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
     """One reduce-scatter: (shards along the mesh axis, everything else of each array)."""
     mesh, (axis,) = transitions[0].have.mesh, transitions[0].axes
-    size = mesh.sizes[axis]
+    size, transport = mesh.sizes[axis], transport_of(mesh)
 
     def cut(xp: Any, arrays: Sequence[Block]) -> list[Block]:
         parts = [
@@ -286,16 +286,23 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
         return [xp.moveaxis(b, axis, 0) for b in parts]
 
     rows = on_each(mesh, cut, list(zip(*operands, strict=True)))
-    shapes = [b.shape[1:] for b in rows[0]]
-    join = lambda xp, row: xp.concatenate([b.reshape(size, -1) for b in row], 1)[(None,) * axis]
-    flat = on_each(mesh, join, rows)
-    types = tuple([s.have for s in transitions])
-    shares = transport_of(mesh).reduce_scatter(flat, axis, transitions[0].reduction, types)
+    shapes, front = [b.shape[1:] for b in rows[0]], (None,) * axis
+    packing = Packing.of(rows[0], transport.apart, size)
 
-    def part(xp: Any, m: Block) -> list[Block]:
-        m = m.reshape(m.shape[axis:])
-        pieces = [m[:, start:stop] for _, (start, stop) in intervals(shapes)]
-        whole = [p.reshape(p.shape[0], *s) for p, s in zip(pieces, shapes, strict=True)]
+    def flat(xp: Any, arrays: Sequence[Block]) -> list[Block]:
+        return [b[front] for b in packing.pack(xp, [a.reshape(size, -1) for a in arrays])]
+
+    packed = on_each(mesh, flat, rows)
+    types, reduction = tuple([s.have for s in transitions]), transitions[0].reduction
+    if len(packed[0]) == 1:
+        shares = transport.reduce_scatter([b for (b,) in packed], axis, reduction, types)
+        packed = [[block] for block in shares]
+    else:
+        packed = transport.reduce_scatter_several(packed, axis, reduction)
+
+    def part(xp: Any, arrays: Sequence[Block]) -> list[Block]:
+        own = packing.unpack([a.reshape(a.shape[axis:]) for a in arrays])
+        whole = [a.reshape(a.shape[0], *s) for a, s in zip(own, shapes, strict=True)]
         return [xp.moveaxis(w, 0, axis) for w in whole]
 
-    return [list(blocks) for blocks in zip(*on_each(mesh, part, shares), strict=True)]
+    return [list(blocks) for blocks in zip(*on_each(mesh, part, packed), strict=True)]

@@ -8,6 +8,7 @@ blocks. Several arrays that travel together are one call.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +42,13 @@ class Transport(Protocol):
     """The collectives that a mesh of several blocks needs from NCCL, MPI or plain copies.
 
     types: the types of the whole arrays; processes compare them where they send a description.
+    apart: the bytes of an array from which it is reduced where it lies, in one call with others;
+        smaller ones are put end to end. Infinity if a call reduces one array alone.
     """
 
     calls: Counter[str]
     bytes: Counter[str]
+    apart: float
 
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
@@ -66,6 +70,16 @@ class Transport(Protocol):
         self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
     ) -> list[Block]:
         """Combine blocks whose mesh axis `axis` is full; each keeps its own box of it."""
+
+    def all_reduce_several(
+        self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
+    ) -> list[list[Block]]:
+        """`all_reduce` of several arrays of one dtype by one call."""
+
+    def reduce_scatter_several(
+        self, bundles: Sequence[Sequence[Block]], axis: int, reduction: str
+    ) -> list[list[Block]]:
+        """`reduce_scatter` of several arrays of one dtype by one call."""
 
     def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis`
@@ -90,6 +104,7 @@ class Transport(Protocol):
 class BlockTransport:
     """Base of the transports: the numbers of the blocks of a mesh, and the counters."""
 
+    apart: float = math.inf
     all_calls: ClassVar[int] = 0  # of the transports of all meshes, those that are gone included
 
     def __init__(self, mesh: Mesh) -> None:
@@ -132,6 +147,18 @@ class BlockTransport:
 
     def _named(self, axes: Axes) -> str:
         return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
+
+    def all_reduce_several(
+        self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
+    ) -> list[list[Block]]:
+        """No call reduces several arrays where `apart` is infinite."""
+        raise NotImplementedError
+
+    def reduce_scatter_several(
+        self, bundles: Sequence[Sequence[Block]], axis: int, reduction: str
+    ) -> list[list[Block]]:
+        """No call reduces several arrays where `apart` is infinite."""
+        raise NotImplementedError
 
     def wait(self) -> None:
         """Nothing to wait for: collectives have ended when they return."""

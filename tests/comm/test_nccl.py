@@ -21,6 +21,7 @@ from gdt.comm import nccl as nccl_module
 from gdt.comm import ranks as ranks_module
 from gdt.comm import transport as transports
 from gdt.comm.agreement import Action
+from gdt.comm.all_reduce import all_reduce_together
 from gdt.comm.connection import Peer
 from gdt.comm.encoding import Encoding
 from gdt.comm.messages import Messages
@@ -92,6 +93,37 @@ def test_reductions_are_those_of_numpy(dtype: str, reduction: str, mesh: Mesh) -
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
     assert (found.calls, found.bytes) == (copies.calls, copies.bytes)
+
+
+@pytest.mark.parametrize(("dtype", "reduction"), [("f", "sum"), ("e", "max"), ("F", "prod")])
+@pytest.mark.parametrize("apart", [0, 40, 10_000])
+def test_arrays_that_are_reduced_together_are_those_reduced_alone(
+    apart: int, dtype: str, reduction: str, mesh: Mesh, used: NcclTransport,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By one call that is counted, and where NCCL knows the dtype, of large ones as they lie."""
+    monkeypatch.setattr(NcclTransport, "apart", apart)
+    copies, nccl = CopyTransport(mesh), used.nccl
+    arrays = [blocks_of(mesh, (1, 1, *shape), dtype) for shape in ((3, 5), (2,), (0,), (4, 4))]
+    want = [copies.all_reduce(blocks, (1,), reduction) for blocks in arrays]
+    nbytes = copies.bytes["all_reduce"]
+    got = all_reduce_together(mesh, list(zip(*arrays, strict=True)), (1,), reduction, ())
+    for a, b in zip(got, zip(*want, strict=True), strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert used.calls["all_reduce"] == 1 and used.bytes["all_reduce"] == nbytes
+    sent = {call.send for call in nccl.calls}
+    large = [b for blocks in arrays for b in blocks if b.nbytes >= max(apart, 1)]
+    assert dtype != "f" or sent >= {b.ctypes.data for b in large}
+    assert len({call.group for call in nccl.calls}) == 1
+    full = [blocks_of(mesh, (1, 2, *shape), dtype) for shape in ((3,), (7, 2))]
+    bundles = list(zip(*full, strict=True))
+    alone = [copies.reduce_scatter(blocks, 1, reduction) for blocks in full]
+    several = used.reduce_scatter_several(bundles, 1, reduction)
+    for a, b in zip(several, zip(*alone, strict=True), strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert used.bytes["reduce_scatter"] == copies.bytes["reduce_scatter"]
 
 
 def test_memory_that_a_reduce_does_not_fill_is_not_read(

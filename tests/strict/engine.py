@@ -27,7 +27,7 @@ class HostTransport:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.host = mesh, CopyTransport(mesh)
-        self.calls, self.bytes = self.host.calls, self.host.bytes
+        self.calls, self.bytes, self.apart = self.host.calls, self.host.bytes, self.host.apart
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def collective(blocks: Sequence[Any], *args: Any) -> list[Any]:
