@@ -206,13 +206,13 @@ class Bench:
 
     def _matmul(self, case: Case) -> list[KernelCall]:
         x, w, out = self._factors(case)
-        runner = self.runner
+        runner, of_float64 = self.runner, self.runner.arch in launches.FLOAT64_ON_TENSOR_CORES
         return launches.matmul(
             x,
             w,
             out,
             self._empty,
-            tensor_cores=case.dtype not in ("float32", "float64"),
+            tensor_cores=of_float64 if case.dtype == "float64" else case.dtype != "float32",
             arch=runner.arch,
             multiprocessors=runner.multiprocessors,
         )
