@@ -102,7 +102,7 @@ def all_reduce_together(
 
 
 class Packing(NamedTuple):
-    """How arrays of equal rows travel together: large ones as they lie, the others end to end.
+    """The way in which arrays of equal rows travel together: large ones alone, others end to end.
 
     large, small: their numbers. stops: where the rows of the small ones end.
     """

@@ -127,7 +127,7 @@ def predict(step: Callable[..., Any], *args: Any, machine: Machine) -> Predictio
     >>> machine = gdt.Machine.named("a100-80gb")
     >>> found = gdt.predict(lambda: gdt.grad(lambda w: gdt.mean((x @ w) ** 2))(w), machine=machine)
     >>> found.fits, found.collectives, round((found.peak - found.state) / 1e6)
-    (True, 1, 201)
+    (True, 1, 134)
     """
     return priced(trace(step, *args), machine)
 
