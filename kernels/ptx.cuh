@@ -215,6 +215,15 @@ INLINE void barrier_arrive_in(uint64_t* barrier, int block) {
       "r"(block)
       : "memory");
 }
+// Store a word at the same place in the shared memory of another block, or of this one. The block
+// has begun; it sees the word, and may end, after the next `cluster_sync`.
+INLINE void store_in(uint32_t* shared, int block, uint32_t word) {
+  asm volatile(
+      "{\n.reg .b32 place;\nmapa.shared::cluster.u32 place, %0, %1;\n"
+      "st.shared::cluster.b32 [place], %2;\n}" ::"r"(shared_address(shared)),
+      "r"(block), "r"(word)
+      : "memory");
+}
 // The same as `copy_tile`, for the first BLOCKS blocks of the cluster, at the same places in each;
 // the bytes arrive at the barrier of each.
 template <int BLOCKS>

@@ -15,21 +15,27 @@
 // first such row; a label beyond 32 bits is stored as the nearest number of 32.
 //
 // Whole rows: softmax_ce reads a row once where it fits shared memory (`cached`), else twice, and
-// writes it once. Classes split over devices: softmax_ce_parts writes (max, sum, logit of the
-// label, sum of logits) for the local classes [start, start + count); after an all-gather of the
-// parts, softmax_ce_merge combines them in order, and softmax_ce_gradient computes the gradient
-// from the largest logit of a row and the sum of exponentials below it: lse = highest + log(sum).
-// start and count: (items), or null for 0 and `classes`.
+// writes it once. On sm_90a softmax_ce_cluster reads a longer row once too: CLUSTER blocks keep a
+// part of it each, and give each other (max, sum, sum of logits) of their parts.
+//
+// Classes split over devices: softmax_ce_parts writes (max, sum, logit of the label, sum of logits)
+// for the local classes [start, start + count); after an all-gather of the parts, softmax_ce_merge
+// combines them in order, and softmax_ce_gradient computes the gradient from the largest logit of a
+// row and the sum of exponentials below it: lse = highest + log(sum). start and count: (items), or
+// null for 0 and `classes`.
 //
 // Launch: block (ROW_THREADS, ROWS_PER_BLOCK), grid (rows / ROWS_PER_BLOCK, items); ROW_THREADS =
 // 32 with 4 rows for short rows, 256 with 1 row for long ones. Shared: `cached` ? ROWS_PER_BLOCK *
-// classes elements : 0. Not yet measured on a GPU.
+// classes elements : 0. softmax_ce_cluster: block CLUSTER_THREADS, grid (CLUSTER * rows, items), in
+// clusters of CLUSTER; shared: a part, as of one row. Not yet measured on a GPU.
 #include "block.cuh"
 
 constexpr int MERGE_THREADS = 256;
 constexpr int INT_LIMIT = 2147483647;
 constexpr int RESIDENT = 768;  // threads of a multiprocessor; with more, ptxas spills
 constexpr int LOADS = 4;       // packs of a thread, under way at the same time
+constexpr int CLUSTER = 8;     // blocks of a long row
+constexpr int CLUSTER_THREADS = 256;
 
 namespace {
 template <typename A> struct Row {  // max, sum of exp(x - max), and sum of x, of some elements
@@ -162,6 +168,62 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
                  y.ignored || !y.valid ? A(0) : given,
                  {y.index, smoothing / A(classes), A(1) - smoothing});
 }
+
+#if defined(GDT_CPU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// The same for a row in parts of a multiple of 16 bytes, of which the last may be short or empty.
+template <typename T, typename A, typename L>
+__global__ void __cluster_dims__(CLUSTER, 1, 1)
+    __launch_bounds__(CLUSTER_THREADS, RESIDENT / CLUSTER_THREADS)
+    softmax_ce_cluster(const T* logits, Strides logits_strides, const L* __restrict__ labels,
+                       Strides labels_strides, const A* __restrict__ scale, Strides scale_strides,
+                       int scale_step, A* __restrict__ loss, A* __restrict__ lse, T* gradient,
+                       Axes axes, int rows, int classes, int part, A smoothing, long long ignore,
+                       unsigned long long* error) {
+  constexpr int WORDS = sizeof(Row<A>) / sizeof(uint32_t);
+  GDT_DYNAMIC_SHARED(shared);
+  GDT_SHARED(Row<A>, scratch, [CLUSTER_THREADS / WARP]);
+  GDT_SHARED(Row<A>, parts, [CLUSTER]);
+  ptx::cluster_sync();  // all blocks have begun
+  const int row = blockIdx.x / CLUSTER, rank = ptx::cluster_rank(), item = blockIdx.y,
+            thread = threadIdx.x;
+  const long long at = static_cast<long long>(item) * rows + row;
+  const int first = min(classes, rank * part), count = min(part, classes - first);
+  const T* x = logits + offset(item, axes, logits_strides) + static_cast<long long>(row) * classes;
+  T* copy = reinterpret_cast<T*>(shared + misalignment(x + first));
+  Row<A> mine = empty_row<A>();
+  visit<LOADS>(x + first, count, thread, CLUSTER_THREADS, true, [&](int i, const auto& pack) {
+    include(mine, pack);
+    if (gradient) store(copy + i, pack);
+  });
+  const Label y =
+      read_label(labels[offset(item, axes, labels_strides) + row], classes, ignore, at, error);
+  const A logit = y.valid ? A(widen(x[y.index])) : A(0);
+  mine = reduce_row<A, CLUSTER_THREADS>(mine, scratch);
+  uint32_t words[WORDS];
+  memcpy(words, &mine, sizeof mine);
+  if (thread < CLUSTER) {
+#pragma unroll
+    for (int i = 0; i < WORDS; i++)
+      ptx::store_in(reinterpret_cast<uint32_t*>(&parts[rank]) + i, thread, words[i]);
+  }
+  ptx::cluster_sync();  // the parts are there, and all threads have read x[y]
+  Row<A> whole = parts[0];
+#pragma unroll
+  for (int i = 1; i < CLUSTER; i++) whole = merge_rows(whole, parts[i]);
+  const A row_lse = whole.max + log(whole.sum);
+  if (rank == 0 && thread == 0) {
+    lse[at] = row_lse;
+    loss[at] = labelled_loss(y, row_loss(row_lse, logit, whole.total, smoothing, classes));
+  }
+  if (!gradient) return;
+  const A given = scale ? scale[offset(item, axes, scale_strides) + row * scale_step] : A(1);
+  T* out = gradient + at * classes + first;
+  write_gradient(copy, out, count, thread, CLUSTER_THREADS,
+                 misalignment(x + first) == misalignment(out), row_lse,
+                 y.ignored || !y.valid ? A(0) : given,
+                 {y.index - first, smoothing / A(classes), A(1) - smoothing});
+}
+#endif
 
 // parts: (items, rows, 4)
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>

@@ -79,6 +79,7 @@ ATTENTION_WGMMA = [
 ]
 PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "softmax_ce": ["LDG.E.128", "STG.E.128"],
+    "softmax_ce_cluster": ["LDG.E.128", "STS.128", "UCGABAR_ARV", "UCGABAR_WAIT", "STG.E.128"],
     "softmax_ce_gradient": ["LDG.E.128", "STG.E.128"],
     "bn_apply": ["LDG.E.128", "STG.E.128"],
     "bn_backward": ["LDG.E.128", "STG.E.128"],
@@ -105,8 +106,8 @@ PATTERNS = {  # instructions that a kernel must, or must not, be made of
 # memory; an SM shall have IN_FLIGHT bytes of them.
 LOADS = dict.fromkeys(
     ["bn_moments", "bn_apply", "bn_sums", "bn_backward", "reduce_rows", "reduce_columns",
-     "arg_rows", "arg_columns", "softmax_ce", "softmax_ce_parts", "softmax_ce_gradient",
-     "sgd", "adam"], 4,
+     "arg_rows", "arg_columns", "softmax_ce", "softmax_ce_cluster", "softmax_ce_parts",
+     "softmax_ce_gradient", "sgd", "adam"], 4,
 ) | {"momentum": 6}  # fmt: skip
 IN_FLIGHT = 32 << 10
 # Results of 16 bits: the accelerator sees them in shared memory after a fence.
@@ -200,7 +201,10 @@ def test_memory_is_read_in_packs_of_which_many_are_under_way(file: str) -> None:
         assert load_widths(loop)[PACK] >= LOADS[kernel], expression
         assert "CALL" not in loop or kernel == "adam", expression  # of a root and a quotient
         threads = ROW_OF_LOGITS if expression.endswith("32, 4>") else THREADS
-        blocks = blocks_of(int(report[symbol]["registers"]), threads, static_shared(report[symbol]))
+        own = static_shared(report[symbol])
+        if kernel == "softmax_ce_cluster":  # of the longest rows that clusters have
+            own += launches.CLUSTER_PART_BYTES
+        blocks = blocks_of(int(report[symbol]["registers"]), threads, own)
         assert in_flight(code[symbol], blocks, threads) >= IN_FLIGHT, expression
 
 
@@ -226,6 +230,11 @@ def calls_with_most_shared_memory() -> Iterator[KernelCall]:
             logits, loss = np.zeros((4, classes), dtype), np.zeros(4, dtype)
             labels, flag = np.zeros(4, np.int32), np.zeros(1, np.uint64)
             yield from launches.softmax_ce(logits, labels, loss, loss.copy(), logits.copy(), flag)
+        size = 8 * launches.CLUSTER_PART_BYTES // np.dtype(dtype).itemsize
+        logits, loss = np.zeros((1, size - 8 * 8), dtype), np.zeros(1, dtype)
+        yield from launches.softmax_ce(
+            logits, labels[:1], loss, loss.copy(), logits.copy(), flag, arch="sm_90a"
+        )
 
 
 def test_no_block_asks_for_more_shared_memory_than_there_is() -> None:

@@ -155,6 +155,26 @@ def test_a_loss_and_its_gradient_are_one_launch(dtype: str, mesh: gdt.Mesh) -> N
     assert joint not in replayed(of(lambda loss: loss * loss), *given)
 
 
+def test_a_loss_of_long_rows_on_hopper_is_of_clusters_with_its_gradient_and_alone(
+    mesh: gdt.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, classes = backend_of(mesh).runner, 16_201
+    monkeypatch.setattr(runner, "arch", "sm_90a")
+    x = gdt.asarray(np.random.default_rng(0).normal(size=(3, classes)).astype("f4"))
+    labels = gdt.asarray(np.array([0, 9_000, classes - 1], "i4"))
+    loss = gdt.sparse_softmax_cross_entropy_with_logits
+
+    def step(x: Any, g: Any) -> Any:
+        out, pull = gdt.vjp(lambda x: loss(labels, x), x)
+        return out, *pull(g)
+
+    runner.ran.clear()
+    joint = ["fused_cross_entropy", "fused_cross_entropy_gradient"]
+    assert joint in replayed(step, x, gdt.ones((3,), "float32"))
+    assert runner.ran["softmax_ce_cluster"] > STEPS
+    assert runner.ran["softmax_ce"] == 0
+
+
 def test_a_layer_follows_the_choice_of_cublas(mesh: gdt.Mesh) -> None:
     x, w, bias, _ = operands("float32")
     step, ran = (

@@ -68,9 +68,16 @@ def attention_wgmma(execute: Execute) -> None:
 
 
 def softmax_ce(execute: Execute) -> None:
-    for classes, cached in ((37, True), (1029, True), (1029, False)):
+    for classes, place in ((37, "shared memory"), (1029, "shared memory"), (1029, "none")):
         check_whole_rows(
-            "float32", "int32", 5, classes, "replicated labels", 0.1, "rows", True, "apart", cached, execute
+            "float32", "int32", 5, classes, "replicated labels", 0.1, "rows", True, "apart", place, execute
+        )  # fmt: skip
+
+
+def softmax_ce_cluster(execute: Execute) -> None:
+    for classes, gradient in ((1029, "apart"), (37, "in place")):
+        check_whole_rows(
+            "float32", "int32", 2, classes, "none", 0.1, "rows", True, gradient, "cluster", execute
         )  # fmt: skip
 
 
@@ -167,6 +174,7 @@ ATTENTION, ATTENTION_MMA = (attention, "attention.cu"), (attention_mma, "attenti
 ATTENTION_WGMMA = (attention_wgmma, "attention_hopper.cu")
 SOFTMAX = (softmax_ce, "softmax_ce.cu")
 SPLIT = (softmax_ce_split, "softmax_ce.cu")
+IN_CLUSTER = (softmax_ce_cluster, "softmax_ce.cu")
 PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batchnorm.cu")
 VALUES, ARGUMENTS = (reduce_values, "reduce.cu"), (reduce_arguments, "reduce.cu")
 SIMT, MMA, WGMMA = (simt, "matmul.cu"), (mma, "matmul.cu"), (wgmma, "matmul_hopper.cu")
@@ -282,6 +290,16 @@ MUTATIONS = [
     (*SOFTMAX, "softmax_ce", None, "x[y.index]", "x[y.index + 1]"),
     (*SOFTMAX, "softmax_ce", None, "row_bytes<T>(classes) + misalignment(x)", "row_bytes<T>(classes - 8) + misalignment(x)"),
     (*SOFTMAX, "softmax_ce", None, "if (ROW_THREADS == WARP) __syncwarp();", ""),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "ptx::cluster_sync();  // all blocks", "// all blocks"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "ptx::cluster_sync();  // the parts", "// the parts"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "ptx::cluster_sync();  // the parts", "__syncthreads();  // the parts"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "(&parts[rank]) + i, thread,", "(&parts[thread]) + i, thread,"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "(&parts[rank]) + i, thread,", "(&parts[rank]) + i, rank,"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "for (int i = 1; i < CLUSTER; i++) whole", "for (int i = 1; i < CLUSTER - 1; i++) whole"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "min(classes, rank * part), count", "min(classes, thread % 2 * part), count"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "count = min(part, classes - first)", "count = part"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "{y.index - first,", "{y.index,"),
+    (*IN_CLUSTER, "softmax_ce_cluster", None, "misalignment(x + first) == misalignment(out)", "true"),
     (*SPLIT, "softmax_ce_parts", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
     (*SPLIT, "softmax_ce_parts", None, "here >= 0 && here < valid", "here >= 0 && here <= valid"),
     (*SPLIT, "softmax_ce_parts", None, "visit<LOADS>(x, valid, thread", "visit<LOADS>(x, classes, thread"),

@@ -117,6 +117,10 @@ PROBE arrival_in(int block) {
   __shared__ uint64_t barriers[2];
   ptx::barrier_arrive_in(barriers + 1, block);
 }
+PROBE word_in(int block, uint32_t word) {
+  __shared__ uint32_t words[2];
+  ptx::store_in(words + 1, block, word);
+}
 PROBE stored_matrices(uint4* x) {
   __shared__ uint4 tile[64];
   const uint4 y = x[threadIdx.x];
@@ -224,6 +228,9 @@ FACTS = {  # by probe: what its machine code must match, in the order of instruc
     # It does not wait for global memory, since it is in the loop of products.
     "arrival_in": r"^(?!.*MEMBAR\.ALL\.GPU).*ULDC (UR\d+), c\[0x0\]\[0x210\] ;"
     r".*UPRMT (UR\d+), \1, 0x654, UR\d+ ;.*SYNCS\.ARRIVE\.TRANS64\.RED\.A1T0 RZ, \[\2\], RZ ;",
+    # The place in the other block, and the word, are neighbours among the arguments.
+    "word_in": r"LDC\.64 R(\d+), c\[0x0\]\[0x210\] ;.*VIADD (R\d+), R\d+, 0x4 ;"
+    r".* PRMT (R\d+), R\1, 0x654, \2 ;.*ST\.E \[R\d+\], R(?!\1)\d+ ;",
     "group_products": r"UISETP\.NE\S* (UP\d), .*HGMMA\S* (R\d+), gdesc\[UR\d+\], \2, \1, gsb0 ;"
     r".*HGMMA.*DEPBAR\.LE gsb0, 0x1 ;",
     "half_registers": REGISTERS.format(r"64x64x16\.F32"),
@@ -286,6 +293,9 @@ PLANTED = [  # a probe, and the text that is wrong
         "mbarrier.arrive.release.cluster.shared::cluster",
     ),
     ("arrival_in", "mapa.shared::cluster.u32 place, %0, %1;", "mov.b32 place, %0;"),
+    ("word_in", 'place, %0, %1;\\n"\n      "st.shared', 'place, %0, %2;\\n"\n      "st.shared'),
+    ("word_in", "st.shared::cluster.b32 [place], %2;", "st.shared::cluster.b32 [place], %1;"),
+    ("word_in", "st.shared::cluster.b32 [place], %2;", "st.shared::cluster.b16 [place], 0;"),
     ("group_products", "setp.ne.b32 p,", "setp.eq.b32 p,"),
     ("group_products", "wgmma.wait_group.sync.aligned %0", "wgmma.wait_group.sync.aligned 2"),
     ("half_registers", "{%32,%33,%34,%35}", "{%32,%34,%33,%35}"),

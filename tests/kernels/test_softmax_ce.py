@@ -25,6 +25,7 @@ from .harness import (
 )
 
 IGNORE = -100
+IN_CLUSTER: dict[str, Any] = {"arch": "sm_90a", "shared_limit": 0}  # whatever the row's length
 OPTIONS: dict[str, Any] = {
     "dtype": list(DTYPES),
     "label_dtype": ["int32", "int64"],
@@ -35,8 +36,13 @@ OPTIONS: dict[str, Any] = {
     "scale": ["none", "one", "rows"],
     "misaligned": [False, True],
     "gradient": ["none", "apart", "in place"],
-    "cached": [True, False],
+    "place": ["shared memory", "none"],  # where a row is kept
     "order": SCHEDULES,
+}
+CLUSTER_OPTIONS = OPTIONS | {
+    "rows": [1, 2],
+    "leading": ["none", "replicated labels"],
+    "place": ["cluster"],
 }
 
 
@@ -76,7 +82,7 @@ def check_whole_rows(
     scale: str,
     misaligned: bool,
     gradient: str,
-    cached: bool,
+    place: str,
     execute: Execute,
 ) -> None:
     rng = np.random.default_rng(0)
@@ -101,21 +107,22 @@ def check_whole_rows(
     loss, lse = (garbage((*logits_leading, rows), wide) for _ in range(2))
     out = {"none": None, "apart": garbage(logits.shape, logits.dtype), "in place": logits}[gradient]
     flag = np.full(1, 2**64 - 1, np.uint64)
-    execute(
-        launches.softmax_ce(
-            logits,
-            labels,
-            loss,
-            lse,
-            out,
-            flag,
-            scale=factors,
-            mesh_ndim=len(logits_leading),
-            smoothing=smoothing,
-            ignore=IGNORE,
-            shared_limit=launches.ROW_CACHE_BYTES if cached else 0,
-        )
+    where = {"shared memory": {}, "none": {"shared_limit": 0}, "cluster": IN_CLUSTER}[place]
+    (call,) = launches.softmax_ce(
+        logits,
+        labels,
+        loss,
+        lse,
+        out,
+        flag,
+        scale=factors,
+        mesh_ndim=len(logits_leading),
+        smoothing=smoothing,
+        ignore=IGNORE,
+        **where,
     )
+    assert call.instance.kernel == "softmax_ce" + "_cluster" * (place == "cluster")
+    execute([call])
     assert flag[0] == 2**64 - 1
     assert_close(loss, want[0], dtype, classes, 4.0)
     assert_close(lse, want[1], dtype, classes, 4.0)
@@ -128,7 +135,7 @@ def check_whole_rows(
     options: dict[str, Any] = {
         "mesh_ndim": len(logits_leading), "smoothing": smoothing, "ignore": IGNORE,
     }  # fmt: skip
-    execute(launches.softmax_ce(logits, labels, ones, alone, None, flag, **options))
+    execute(launches.softmax_ce(logits, labels, ones, alone, None, flag, **options, **where))
     assert (ones.tobytes(), alone.tobytes()) == (loss.tobytes(), lse.tobytes())
     ones[:] = 1
     calls = launches.softmax_ce_gradient(
@@ -143,21 +150,58 @@ def test_loss_and_gradient_of_whole_rows(case: dict[str, Any]) -> None:
     run_case(check_whole_rows, case)
 
 
+@pytest.mark.parametrize("case", covering(**CLUSTER_OPTIONS)[::2], ids=name)
+def test_loss_and_gradient_of_rows_in_clusters(case: dict[str, Any]) -> None:
+    run_case(check_whole_rows, case)
+
+
 @pytest.mark.kernels_full
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_loss_and_gradient_of_whole_rows_in_full(dtype: str) -> None:
     fewer = {"dtype": [dtype], "rows": [5], "order": ["random"]}
     for case in every(**(OPTIONS | fewer)):
         run_case(check_whole_rows, case)
+    fewer = {"dtype": [dtype], "rows": [1], "leading": ["none"], "label_dtype": ["int32"]}
+    for case in every(**(CLUSTER_OPTIONS | fewer)):
+        run_case(check_whole_rows, case)
+
+
+def test_clusters_are_chosen_for_long_rows_on_hopper() -> None:
+    for dtype, classes, arch, has_gradient, cluster in (
+        ("float32", 16_000, "sm_90a", True, 1),  # one block has all of the row
+        ("float32", 17_000, "sm_90a", True, 8),
+        ("float32", 17_000, "sm_90a", False, 8),  # with the same bits
+        ("float32", 17_000, "sm_80", True, 1),
+        ("float32", 227_000, "sm_90a", True, 8),
+        ("float32", 228_000, "sm_90a", True, 1),  # one block would fill half of a multiprocessor
+        ("bfloat16", 32_000, "sm_90a", True, 1),
+        ("bfloat16", 256_000, "sm_90a", True, 8),
+    ):
+        logits, loss = np.zeros((2, classes), DTYPES[dtype]), np.zeros(2, np.float32)
+        gradient = logits.copy() if has_gradient else None
+        labels, flag = np.zeros(2, np.int32), np.zeros(1, np.uint64)
+        (call,) = launches.softmax_ce(logits, labels, loss, loss.copy(), gradient, flag, arch=arch)
+        assert (call.cluster, call.grid) == (cluster, (2 * cluster, 1))
+        assert (call.instance.kernel == "softmax_ce_cluster") == (cluster > 1)
+
+
+def test_a_long_row_is_the_sum_of_its_parts() -> None:
+    """A row as long as a vocabulary, whose last part is shorter than the others."""
+    check_whole_rows(
+        "bfloat16", "int64", 1, 50_257, "none", 0.1, "one", True, "apart", "cluster",
+        Execute("reverse"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("classes", [11, 1029])
 def test_whole_rows_under_sanitizers(sanitizer: str, classes: int) -> None:
-    for gradient, cached in (("apart", True), ("in place", False)):
+    for gradient, rows, place in (
+        ("apart", 5, "shared memory"), ("in place", 5, "none"), ("in place", 1, "cluster"),
+    ):  # fmt: skip
         check_whole_rows(
-            "float32", "int32", 5, classes, "replicated labels", 0.1, "rows", True,
-            gradient, cached, Execute(sanitizer=sanitizer),
+            "float32", "int32", rows, classes, "replicated labels", 0.1, "rows", True,
+            gradient, place, Execute(sanitizer=sanitizer),
         )  # fmt: skip
 
 
@@ -245,12 +289,15 @@ def test_split_classes_under_sanitizers(sanitizer: str) -> None:
 def test_label_out_of_range_sets_the_flag_and_reads_nothing(label: int, noted: int) -> None:
     logits = np.zeros((7, 3), np.float32)
     labels = np.array([0, 1, IGNORE, 2, label, 1, label], np.int64)
-    loss, lse, gradient = (garbage(s, logits.dtype) for s in ((7,), (7,), (7, 3)))
-    flag = np.full(1, 2**64 - 1, np.uint64)
-    Execute("reverse")(launches.softmax_ce(logits, labels, loss, lse, gradient, flag))
-    assert divmod(int(flag[0]), 2**32) == (4, noted)
-    assert np.isnan(loss).tolist() == [False] * 4 + [True, False, True]
-    assert not gradient[[2, 4, 6]].any()
+    for options in ({}, IN_CLUSTER):
+        loss, lse, gradient = (garbage(s, logits.dtype) for s in ((7,), (7,), (7, 3)))
+        flag = np.full(1, 2**64 - 1, np.uint64)
+        Execute("reverse")(
+            launches.softmax_ce(logits, labels, loss, lse, gradient, flag, **options)
+        )
+        assert divmod(int(flag[0]), 2**32) == (4, noted)
+        assert np.isnan(loss).tolist() == [False] * 4 + [True, False, True]
+        assert not gradient[[2, 4, 6]].any() and gradient[[0, 1, 3, 5]].all()
 
 
 def test_a_label_out_of_range_is_noted_by_its_row_of_all_items() -> None:
@@ -277,14 +324,17 @@ def test_infinite_and_nan_logits_give_what_numpy_gives() -> None:
     logits = np.array(
         [[-inf, 0, 1], [nan, 0, 1], [inf, 0, 1], [-inf, -inf, -inf], [0, 1, nan]], np.float32
     )
-    labels = np.full(5, 1, np.int32)
-    loss, lse, gradient = (garbage(s, logits.dtype) for s in ((5,), (5,), (5, 3)))
-    flag = np.full(1, 2**64 - 1, np.uint64)
-    Execute()(launches.softmax_ce(logits, labels, loss, lse, gradient, flag))
-    assert np.isfinite(loss[0])
-    assert np.isnan(loss[1:]).all()
-    assert np.isfinite(gradient[0]).all()
-    assert np.isnan(gradient[[1, 3, 4]]).all()
-    labels[:] = IGNORE
-    Execute()(launches.softmax_ce(logits, labels, loss, lse, gradient, flag, ignore=IGNORE))
-    assert not loss.any() and not gradient.any()
+    for options in ({}, IN_CLUSTER):
+        labels = np.full(5, 1, np.int32)
+        loss, lse, gradient = (garbage(s, logits.dtype) for s in ((5,), (5,), (5, 3)))
+        flag = np.full(1, 2**64 - 1, np.uint64)
+        Execute()(launches.softmax_ce(logits, labels, loss, lse, gradient, flag, **options))
+        assert np.isfinite(loss[0])
+        assert np.isnan(loss[1:]).all()
+        assert np.isfinite(gradient[0]).all()
+        assert np.isnan(gradient[[1, 3, 4]]).all()
+        labels[:] = IGNORE
+        Execute()(
+            launches.softmax_ce(logits, labels, loss, lse, gradient, flag, ignore=IGNORE, **options)
+        )
+        assert not loss.any() and not gradient.any()

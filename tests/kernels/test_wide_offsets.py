@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def sparse(shape: tuple[int, ...], dtype: Any = HALF) -> np.ndarray:
 
 
 def run_last_block(call: KernelCall, folder: Path | None = None) -> None:
-    """Run the last block of a launch on its arrays, which are not copied."""
+    """Run the last block, or cluster, of a launch on its arrays, which are not copied."""
     library = worker.load(str(build(call.instance.file, [call.instance], None, folder)))
     held, values = [], runner.check(call, folder)
     for parameter, value in zip(sources.parameters(call.instance, folder), values, strict=True):
@@ -64,9 +65,9 @@ def run_last_block(call: KernelCall, folder: Path | None = None) -> None:
         else:
             held.append(np.array([0 if value is None else value.ctypes.data], np.uint64))
     grid, block = ((*t, 1, 1)[:3] for t in (call.grid, call.block))
-    options = struct.pack(
-        "iiiiQQ", ORDERS.index("random"), ASYNC_MODES.index("late"), 0, 1, int(np.prod(grid)) - 1, 1
-    )
+    last = int(np.prod(grid)) // call.cluster - 1
+    order = ORDERS.index("random"), ASYNC_MODES.index("late")
+    options = struct.pack("iiiiQQ", *order, 0, call.cluster, last, 1)
     failed = library.gdt_launch(
         str(call.instance).encode(),
         (ctypes.c_uint * 3)(*grid),
@@ -102,12 +103,12 @@ def place_in_a_row(folder: Path | None) -> None:
     assert index[-1, 0] == 77
 
 
-def loss_and_gradient(folder: Path | None) -> None:
+def loss_and_gradient(folder: Path | None, **options: Any) -> None:
     logits, gradient = sparse((MANY, FEW)), sparse((MANY, FEW))
     logits[-1, 0] = 2
     labels, loss, lse = np.zeros(MANY, np.int32), *(garbage((MANY,), SINGLE) for _ in range(2))
     flag = np.full(1, 2**64 - 1, np.uint64)
-    (call,) = launches.softmax_ce(logits, labels, loss, lse, gradient, flag)
+    (call,) = launches.softmax_ce(logits, labels, loss, lse, gradient, flag, **options)
     run_last_block(call, folder)
     total = np.exp(2) + FEW - 1
     np.testing.assert_allclose(loss[-1], np.log(total) - 2, rtol=1e-6)
@@ -170,6 +171,7 @@ def transposed_operand(folder: Path | None) -> None:
 
 CHECKS: dict[str, Callable[[Path | None], None]] = {
     "rows": total_of_a_row, "columns": total_of_a_column, "place": place_in_a_row,
+    "long rows": partial(loss_and_gradient, arch="sm_90a", shared_limit=0),
     "cross-entropy": loss_and_gradient, "batch norm": normalized, "products": products,
     "transposed": transposed_products, "mma": tensor_core_products, "wgmma": hopper_products,
     "transposition": transposed_operand,
@@ -187,6 +189,7 @@ PLANTED = [  # a check, and an offset of 32 bits that it finds
     ("columns", "reduce.cu", "static_cast<long long>(row + k * step) *", "(row + k * step) *"),
     ("place", "reduce.cu", "static_cast<long long>(row) * n;\n  Winner", "row * n;\n  Winner"),
     ("cross-entropy", "softmax_ce.cu", "static_cast<long long>(row) * classes", "row * classes"),
+    ("long rows", "softmax_ce.cu", "static_cast<long long>(row) * classes", "row * classes"),
     ("batch norm", "batchnorm.cu", "y + static_cast<long long>(item) * outer", "y + item * outer"),
     ("products", "matmul.cu", "line * row + k : k * row", "line * (int)row + k : k * (int)row"),
     ("transposed", "matmul.cuh", "at = static_cast<long long>(row) * n +", "at = row * n +"),

@@ -41,6 +41,7 @@ from gdt.cuda.launches.matmul import (
 from gdt.cuda.launches.random import DRAWS, INTEGERS, random
 from gdt.cuda.launches.reduce import arg_reduce, reduce
 from gdt.cuda.launches.softmax_ce import (
+    CLUSTER_PART_BYTES,
     LABELS,
     ROW_CACHE_BYTES,
     ROW_SHAPES,
@@ -56,6 +57,7 @@ __all__ = [
     "ACTIVATIONS",
     "ATTENTION_TYPES",
     "ATTENTION_WIDTHS",
+    "CLUSTER_PART_BYTES",
     "DRAWS",
     "ENOUGH_BLOCKS",
     "FLOAT64_ON_TENSOR_CORES",

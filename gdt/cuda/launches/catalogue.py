@@ -31,6 +31,7 @@ WITHOUT = {  # architectures that lack a kernel's instructions
     "attention_wgmma_dkv": _NOT_HOPPER,
     "matmul_mma": ("sm_75",),
     "matmul_wgmma": _NOT_HOPPER,
+    "softmax_ce_cluster": _NOT_HOPPER,
 }
 
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {

@@ -16,6 +16,7 @@ from gdt.cuda.launches.calls import (
     named_call,
     sum_type,
 )
+from gdt.cuda.launches.matmul_hopper import HOPPER
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import Instance, constants
 
@@ -24,6 +25,7 @@ LABELS = ("int", "long long")
 ROW_SHAPES = (("32", "4"), ("256", "1"))  # threads of a row, and rows of a block
 SHORT_ROW = 1024  # elements up to which one warp takes a row
 ROW_CACHE_BYTES = 63 << 10  # with the kernel's scratch, what a block of sm_75 may have
+CLUSTER_PART_BYTES = 111 << 10  # of a long row in a block of a cluster, which lets two blocks in
 CUT_PACKS = 2  # packs in which a row begins and ends, and which it may share with its neighbours
 
 
@@ -34,6 +36,8 @@ def softmax_ce_instances() -> Iterator[Instance]:
             yield Instance(FILE, kernel, (t, SUM_TYPES[t], label, *shape))
     for wide, label in product(("float", "double"), LABELS):
         yield Instance(FILE, "softmax_ce_merge", (wide, label))
+    for label, t in product(LABELS, FLOATS):
+        yield Instance(FILE, "softmax_ce_cluster", (t, SUM_TYPES[t], label))
 
 
 def _row_shape(classes: int) -> tuple[int, int]:
@@ -42,10 +46,16 @@ def _row_shape(classes: int) -> tuple[int, int]:
     return int(threads), int(rows)
 
 
-def _row_bytes(logits: Array) -> int:
-    """Return the bytes of shared memory for one row, as the kernels' `row_bytes` does."""
+def _row_bytes(logits: Array, classes: int) -> int:
+    """Return the bytes of shared memory for `classes` logits, as the kernels' `row_bytes` does."""
     pack = constants(FILE)["PACK_BYTES"]
-    return int((logits.shape[-1] * logits.dtype.itemsize // pack + CUT_PACKS) * pack)
+    return int((classes * logits.dtype.itemsize // pack + CUT_PACKS) * pack)
+
+
+def _cluster_part(logits: Array) -> int:
+    """Return the classes of a row that one block of a cluster has: whole packs."""
+    per_pack = constants(FILE)["PACK_BYTES"] // logits.dtype.itemsize
+    return int(ceil_div(logits.shape[-1], constants(FILE)["CLUSTER"] * per_pack) * per_pack)
 
 
 def _softmax(kernel: str, logits: Array, labels: Array) -> tuple[Instance, tuple[int, int]]:
@@ -67,6 +77,7 @@ def softmax_ce(
     mesh_ndim: int = 0,
     smoothing: float = 0.0,
     ignore: int = -100,
+    arch: str | None = None,
     shared_limit: int = ROW_CACHE_BYTES,
 ) -> list[KernelCall]:
     """Compute the loss, the log-sum-exp `lse` and, unless it is None, the gradient of whole rows.
@@ -76,19 +87,30 @@ def softmax_ce(
     scale: the cotangent of the loss, (lead..., rows) or (lead..., 1); None for 1.
     error_flag: (1,), uint64, all bits set; becomes `row << 32 | label` for a label out of range.
     smoothing: the label smoothing, in [0, 1). ignore: the label of rows without a loss.
-    shared_limit: the bytes of shared memory in which rows are cached.
+    arch: the architecture of the device; on "sm_90a" a long row is that of a cluster of blocks,
+    with a gradient or without, so that the loss has the same bits.
+    shared_limit: the bytes of shared memory in which one block caches rows.
     """
     rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce", logits, labels)
     leading = Leading(mesh_ndim, logits, labels, scale)
     if 0 in (leading.items, rows, classes):
         return []
-    bytes_of_row = _row_bytes(logits)
-    cached = gradient is not None and bytes_of_row * per_block <= shared_limit
+    grid, block, cluster = ceil_div(rows, per_block), (threads, per_block), 1
+    shared, part = _row_bytes(logits, classes) * per_block, _cluster_part(logits)
+    is_kept, part_bytes = gradient is not None, _row_bytes(logits, part)
+    if arch == HOPPER and shared > shared_limit and part_bytes <= CLUSTER_PART_BYTES:
+        instance = Instance(FILE, "softmax_ce_cluster", instance.arguments[:3])
+        shared, cluster = part_bytes, constants(FILE)["CLUSTER"]
+        grid, block = rows * cluster, (constants(FILE)["CLUSTER_THREADS"],)
+        own = {"part": part}
+    else:
+        is_kept = is_kept and shared <= shared_limit
+        own = {"cached": int(is_kept)}
     call = named_call(
         instance,
-        (ceil_div(rows, per_block), leading.items),
-        (threads, per_block),
+        (grid, leading.items),
+        block,
         logits=logits,
         logits_strides=leading.strides(instance, logits),
         labels=labels,
@@ -104,10 +126,10 @@ def softmax_ce(
         classes=classes,
         smoothing=smoothing,
         ignore=ignore,
-        cached=int(cached),
         error=error_flag,
+        **own,
     )
-    return [replace(call, shared=bytes_of_row * per_block if cached else 0)]
+    return [replace(call, shared=shared if is_kept else 0, cluster=cluster)]
 
 
 def softmax_ce_parts(

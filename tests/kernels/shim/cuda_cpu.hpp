@@ -61,7 +61,8 @@ enum State : uint8_t { READY, BLOCK_BARRIER, CLUSTER_BARRIER, MEETING, PHASE_WAI
 enum Order : int { FORWARD, REVERSE, RANDOM };
 constexpr size_t STACK_BYTES = 256 << 10, PAGE = 4096;
 constexpr size_t SHARED_MAX = 227 << 10;  // what a block of sm_90 may have
-constexpr int ARRAYS_MAX = 1024, THREADS_MAX = 1024, WARPS = 32, GROUPS = 8, CLUSTER_MAX = 2;
+constexpr int ARRAYS_MAX = 1024, BLOCK_MAX = 1024, CLUSTER_MAX = 8;
+constexpr int THREADS_MAX = 2048, WARPS = THREADS_MAX / 32, GROUPS = THREADS_MAX / 128;  // of a cluster
 constexpr unsigned STAY_MAX = 4096;  // fibers of blocks that have ended; TSan has room for 8128
 
 struct Fiber {
@@ -367,7 +368,7 @@ NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const uns
   runtime.failed = false, runtime.message[0] = 0;
   runtime.random = options->seed * 0x9E3779B97F4A7C15ull + 0x1234567;
   const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
-  if (!runtime.count || runtime.count > THREADS_MAX || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > SHARED_MAX || grid[0] % runtime.blocks)
+  if (!runtime.count || runtime.of_block > BLOCK_MAX || runtime.count > THREADS_MAX || runtime.blocks > CLUSTER_MAX || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > SHARED_MAX || grid[0] % runtime.blocks)
     return report("no GPU takes a grid of %u,%u,%u blocks of %u threads with %zu shared bytes", grid[0], grid[1], grid[2], runtime.of_block, shared), 1;
   runtime.dynamic_bytes = shared;
   for (unsigned char* memory : dynamic_memory) {

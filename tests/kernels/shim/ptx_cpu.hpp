@@ -266,6 +266,7 @@ inline void cluster_sync(int line = __builtin_LINE()) {
   release(edge), wait(CLUSTER_BARRIER, "cluster_sync", line), acquire(edge);
 }
 inline void barrier_arrive_in(uint64_t* barrier, int block) { barrier_arrive(in_block(barrier, block)); }
+inline void store_in(uint32_t* shared, int block, uint32_t word) { *in_block(shared, block) = word; }
 template <int BLOCKS> inline void copy_tile_to_all(void* shared, const void* map, uint64_t* barrier, int c0, int c1, int c2) {
   for (int block = 0; block < BLOCKS; block++) copy_tile_to(block, in_block(shared, block), map, in_block(barrier, block), c0, c1, c2);
 }

@@ -134,7 +134,7 @@ def whole_kernel(
             None if out is None else _logits(launcher, out), flag,
             scale=None if joined is None else _scale(launcher, joined, rows),
             mesh_ndim=launcher.mesh_ndim, smoothing=label_smoothing,
-            ignore=_ignored(ignore_index),
+            ignore=_ignored(ignore_index), arch=launcher.runner.arch,
         )
     )  # fmt: skip
     one = launcher.keep("one", lambda: launcher.xp.ones((*shape, 1), wide))
