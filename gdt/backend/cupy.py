@@ -37,8 +37,9 @@ CAPABILITY = 75, 76  # cudaDevAttrComputeCapabilityMajor, ...Minor (CUDA Runtime
 DTYPES = frozenset("?bBhHiIlLqQefdFD")  # NumPy's dtypes that GPUs compute in
 BFLOAT16 = "bfloat16"
 
-_COPIES_AHEAD: ContextVar[bool] = ContextVar("gdt.copies_ahead", default=False)
-"""Whether this thread copies from the host what another thread computes with later."""
+COPIES_AHEAD: ContextVar[dict[int, Any] | None] = ContextVar("gdt.copies_ahead", default=None)
+"""In a thread that copies from the host what another thread computes with later: by CUDA's numbers,
+the streams of that one on devices that nobody had used, where they are not current here yet."""
 
 
 def load_cupy() -> Any:
@@ -123,7 +124,7 @@ class CupyBackend:
         if not on_gpu(value):
             value = np.asarray(value, dtype)
             checked_dtype(value.dtype)
-            if _COPIES_AHEAD.get() and value.nbytes:
+            if value.nbytes and COPIES_AHEAD.get() is not None:
                 return self._copied_ahead(value)
         elif copy:
             return self.xp.array(value, dtype)
@@ -132,18 +133,21 @@ class CupyBackend:
     def copying_ahead(self) -> AbstractContextManager[None]:
         """Return a context for another thread, in which arrays of the host are copied beside what
         this thread computes; see `Backend.copying_ahead`."""
-        return self._beside([(s, s.stream) for s in self._scopes if s.was_entered])
+        used = [(s, s.stream) for s in self._scopes if s.was_entered]
+        return self._beside(
+            used, {s.device.id: s.stream for s in self._scopes if not s.was_entered}
+        )
 
     @contextmanager
-    def _beside(self, streams: Sequence[tuple[Scope, Any]]) -> Iterator[None]:
+    def _beside(self, used: Sequence[tuple[Scope, Any]], unused: dict[int, Any]) -> Iterator[None]:
         with ExitStack() as entered:
-            for scope, stream in streams:  # what is current belongs to a thread
+            for scope, stream in used:  # what is current belongs to a thread
                 entered.enter_context(scope.computing_on(stream))
-            token = _COPIES_AHEAD.set(True)
+            token = COPIES_AHEAD.set(unused)
             try:
                 yield
             finally:
-                _COPIES_AHEAD.reset(token)
+                COPIES_AHEAD.reset(token)
 
     def _copied_ahead(self, value: np.ndarray) -> Array:
         """Return a copy of `value` on the current device, when it has arrived there.
@@ -155,7 +159,10 @@ class CupyBackend:
         staging = np.frombuffer(cuda.alloc_pinned_memory(value.nbytes), np.uint8, value.nbytes)
         pinned = staging.view(value.dtype).reshape(value.shape)
         pinned[...] = value
-        copy, gpu = self.xp.empty(value.shape, value.dtype), cuda.runtime.getDevice()
+        gpu = cuda.runtime.getDevice()
+        if (reader := (COPIES_AHEAD.get() or {}).pop(gpu, None)) is not None:
+            reader.use()
+        copy = self.xp.empty(value.shape, value.dtype)
         if gpu not in self._copying:
             self._copying[gpu] = cuda.Stream(non_blocking=True)
         stream = self._copying[gpu]
@@ -286,7 +293,8 @@ class CupyBackend:
     @contextmanager
     def overlapping(self, mesh: Mesh) -> Iterator[list[Any]]:
         """Make the communication streams of the devices of `mesh` CuPy's current streams; provide a
-        list that gets the event of the end of their work, of each device.
+        list that gets, of each device, the event of the end of their work, and the stream that
+        computes.
 
         Their work begins when the computation that was enqueued before has ended, and runs beside
         computation that is enqueued later, until `join`. The caller holds references to the memory
@@ -295,22 +303,28 @@ class CupyBackend:
         """
         events: list[Any] = []
         with ExitStack() as entered:
-            for device in _devices(mesh):
-                compute, stream = self.compute_stream(device), self.communication_stream(device)
+            computing = [self.compute_stream(device) for device in _devices(mesh)]
+            for device, compute in zip(_devices(mesh), computing, strict=True):
+                stream = self.communication_stream(device)
                 self.follow(device, compute, stream)
                 entered.enter_context(self._scopes[device].computing_on(stream))
             try:
                 yield events
             finally:
-                for device in _devices(mesh):
+                for device, compute in zip(_devices(mesh), computing, strict=True):
                     with self._scopes[device]:
-                        events.append(self.communication_stream(device).record(self._event()))
+                        end = self.communication_stream(device).record(self._event())
+                        events.append((end, compute))
 
-    def join(self, mesh: Mesh, events: Sequence[Any]) -> None:
-        """Let later computation of each device of `mesh` wait for its event."""
-        for device, event in zip(_devices(mesh), events, strict=True):
+    def join(self, mesh: Mesh, events: Sequence[Any], *, is_read: bool = True) -> None:
+        """Let later computation of each device of `mesh` wait for its event: on the stream that
+        computed before, which gets the memory that was read, and, if somebody reads the results,
+        on the one that computes now."""
+        for device, (end, before) in zip(_devices(mesh), events, strict=True):
             with self._scopes[device]:
-                self.compute_stream(device).wait_event(event)
+                before.wait_event(end)
+                if is_read and (now := self.compute_stream(device)).ptr != before.ptr:
+                    now.wait_event(end)
 
     def follow(self, device: int, before: Any, stream: Any) -> None:
         """Let later work of `stream` wait for the work that is on the stream `before` now. Both are

@@ -240,5 +240,5 @@ class NumpyBackend:
         """Return a context that does nothing: the host does not overlap."""
         return nullcontext([])
 
-    def join(self, mesh: Any, events: Sequence[Any]) -> None:
+    def join(self, mesh: Any, events: Sequence[Any], *, is_read: bool = True) -> None:
         """Do nothing: the host has finished all work already."""

@@ -116,6 +116,7 @@ class Backend(Protocol):
         provides a list, to which it adds at its end the events of the end of its work. Until `join`
         the caller holds references to the memory that it reads, and does not use its results."""
 
-    def join(self, mesh: Mesh, events: Sequence[Any]) -> None:
+    def join(self, mesh: Mesh, events: Sequence[Any], *, is_read: bool = True) -> None:
         """Let later computation of the devices of `mesh` wait for these events of `overlapping`;
-        the host does not wait."""
+        the host does not wait. is_read: whether somebody reads the results now, and the memory of
+        the operands is not only free."""

@@ -16,7 +16,7 @@ class AbstractTransport(BlockTransport):
     It counts the calls and the bytes of all devices, each of which does the same.
     """
 
-    apart: float = NcclTransport.apart
+    large_nbytes: float = NcclTransport.large_nbytes
 
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()

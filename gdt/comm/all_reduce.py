@@ -86,7 +86,7 @@ def all_reduce_together(
     """
     transport, shapes = transport_of(mesh), [block.shape for block in bundles[0]]
     takes_one_call = mesh.reduce_by == WAYS[0] or (mesh.reduce_by != "to_one" and len(axes) == 1)
-    packing = Packing.of(bundles[0], transport.apart if takes_one_call else math.inf)
+    packing = Packing.of(bundles[0], transport.large_nbytes if takes_one_call else math.inf)
     flat = lambda xp, blocks: packing.pack(xp, [b.reshape(-1) for b in blocks])
     packed = on_each(mesh, flat, bundles)
     if len(packed[0]) == 1:
@@ -112,10 +112,10 @@ class Packing(NamedTuple):
     stops: Sequence[int]
 
     @staticmethod
-    def of(arrays: Sequence[Block], apart: float, rows: int = 1) -> Packing:
-        """Return the packing of arrays, of which those of `apart` bytes are large."""
-        large = [k for k, a in enumerate(arrays) if a.nbytes >= apart]
-        small = [k for k, a in enumerate(arrays) if a.nbytes < apart]
+    def of(arrays: Sequence[Block], large_nbytes: float, rows: int = 1) -> Packing:
+        """Return the packing of arrays, of which those of `large_nbytes` are large."""
+        large = [k for k, a in enumerate(arrays) if a.nbytes >= large_nbytes]
+        small = [k for k, a in enumerate(arrays) if a.nbytes < large_nbytes]
         return Packing(large, small, [*itertools.accumulate(arrays[k].size // rows for k in small)])
 
     def pack(self, xp: Any, arrays: Sequence[Block]) -> list[Block]:

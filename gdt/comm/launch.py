@@ -48,15 +48,16 @@ class Launch:
             inputs = [*results, [self], *operands]
             recorder.on_run(JOIN, _Joined(len(results)), inputs, results)
 
-    def wait(self) -> None:
+    def wait(self, *, is_read: bool = True) -> None:
         """`join`, of which no recorder is told."""
         if self._operands:
-            backend_of(self.mesh).join(self.mesh, self.events)
+            backend_of(self.mesh).join(self.mesh, self.events, is_read=is_read)
         self._operands, self._results, self.recorders = (), (), ()
 
     def __del__(self) -> None:
-        """Wait where nobody has read a result: the memory of the operands is free now."""
-        self.wait()
+        """Wait where nobody has read a result: the memory of the operands is free now. The stream
+        that computes now may be one that is captured."""
+        self.wait(is_read=False)
 
 
 class _Joined:

@@ -47,7 +47,7 @@ class NcclTransport(Ranks):
     take longer to copy than a call has latency are not copied beside others.
     """
 
-    apart: float = 1 << 20
+    large_nbytes: float = 1 << 20
 
     # ---- collectives
 

@@ -23,6 +23,9 @@ from gdt.sharding.mesh import Mesh
 TIMEOUT = 300.0  # seconds for which the host waits for a collective, without other processes
 LATE = 2.0  # seconds after the end of another process in which its collectives end here
 EVERY = 16  # collectives after which processes compare what they have done, through their sockets
+_ISSUING = threading.RLock()
+"""Held while calls are issued: NCCL forbids two threads on one communicator (User Guide, Thread
+Safety), and all GPUs of a process must get the calls of two threads in one order."""
 POLL = 0.0005  # seconds between two looks at collectives that have not ended
 
 
@@ -85,19 +88,20 @@ class Ranks(BlockTransport):
         others = self._others(axes)
         if self.messages is not None and others:
             self.messages.check_thread(what)
-        communicators = self._communicators(axes, what)
-        self._oldest()
-        self.begun += 1
-        if self.begun % EVERY == 0:
-            self._tell_notes(what)
-        with ExitStack() as stack:
-            streams = [
-                stack.enter_context(self.backend.communicating(device_of(self.mesh, i)))
-                for i in range(len(self.own))
-            ]
-            self._grouped(what, lambda i: issue(i, communicators[i], streams[i].ptr))
-            events = self._on_devices(lambda i: streams[i].record())
-        self.running.append(Running(what, events, others))
+        with _ISSUING:
+            communicators = self._communicators(axes, what)
+            self._oldest()
+            self.begun += 1
+            if self.begun % EVERY == 0:
+                self._tell_notes(what)
+            with ExitStack() as stack:
+                streams = [
+                    stack.enter_context(self.backend.communicating(device_of(self.mesh, i)))
+                    for i in range(len(self.own))
+                ]
+                self._grouped(what, lambda i: issue(i, communicators[i], streams[i].ptr))
+                events = self._on_devices(lambda i: streams[i].record())
+            self.running.append(Running(what, events, others))
 
     def _grouped(self, what: str, call: Callable[[int], None]) -> None:
         try:

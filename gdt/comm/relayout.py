@@ -287,7 +287,7 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
 
     rows = on_each(mesh, cut, list(zip(*operands, strict=True)))
     shapes, front = [b.shape[1:] for b in rows[0]], (None,) * axis
-    packing = Packing.of(rows[0], transport.apart, size)
+    packing = Packing.of(rows[0], transport.large_nbytes, size)
 
     def flat(xp: Any, arrays: Sequence[Block]) -> list[Block]:
         return [b[front] for b in packing.pack(xp, [a.reshape(size, -1) for a in arrays])]

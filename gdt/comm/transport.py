@@ -42,13 +42,13 @@ class Transport(Protocol):
     """The collectives that a mesh of several blocks needs from NCCL, MPI or plain copies.
 
     types: the types of the whole arrays; processes compare them where they send a description.
-    apart: the bytes of an array from which it is reduced where it lies, in one call with others;
-        smaller ones are put end to end. Infinity if a call reduces one array alone.
+    large_nbytes: the bytes of an array from which it is reduced where it lies, in one call with
+        others; smaller ones are put end to end. Infinity if a call reduces one array alone.
     """
 
     calls: Counter[str]
     bytes: Counter[str]
-    apart: float
+    large_nbytes: float
 
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
@@ -104,7 +104,7 @@ class Transport(Protocol):
 class BlockTransport:
     """Base of the transports: the numbers of the blocks of a mesh, and the counters."""
 
-    apart: float = math.inf
+    large_nbytes: float = math.inf
     all_calls: ClassVar[int] = 0  # of the transports of all meshes, those that are gone included
 
     def __init__(self, mesh: Mesh) -> None:
@@ -151,13 +151,13 @@ class BlockTransport:
     def all_reduce_several(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
     ) -> list[list[Block]]:
-        """No call reduces several arrays where `apart` is infinite."""
+        """Refuse the call: here each reduces one array."""
         raise NotImplementedError
 
     def reduce_scatter_several(
         self, bundles: Sequence[Sequence[Block]], axis: int, reduction: str
     ) -> list[list[Block]]:
-        """No call reduces several arrays where `apart` is infinite."""
+        """Refuse the call: here each reduces one array."""
         raise NotImplementedError
 
     def wait(self) -> None:

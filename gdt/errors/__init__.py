@@ -225,6 +225,8 @@ def name_of_call() -> str:
 
 def _public_name(frame: FrameType, module: str) -> str:
     """Return the public name of what a frame of gdt runs; "" if it has none."""
+    if module == "gdt.caches":  # which runs functions of others
+        return ""
     package = ".".join(module.split(".")[:2])
     owner, _, method = frame.f_code.co_qualname.partition(".")
     variables = frame.f_locals

@@ -102,7 +102,7 @@ def test_arrays_that_are_reduced_together_are_those_reduced_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """By one call that is counted, and where NCCL knows the dtype, of large ones as they lie."""
-    monkeypatch.setattr(NcclTransport, "apart", apart)
+    monkeypatch.setattr(NcclTransport, "large_nbytes", apart)
     copies, nccl = CopyTransport(mesh), used.nccl
     arrays = [blocks_of(mesh, (1, 1, *shape), dtype) for shape in ((3, 5), (2,), (0,), (4, 4))]
     want = [copies.all_reduce(blocks, (1,), reduction) for blocks in arrays]

@@ -441,6 +441,20 @@ def test_a_thread_copies_batches_beside_what_another_computes(stream: str) -> No
             before[device].use()
 
 
+def test_a_thread_copies_to_a_device_that_nobody_has_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory of the stream that reads it, which is not the default one."""
+    here = engine.StrictBackend(engine.CUPY)
+    mesh = engine.mesh({"x": 2})
+    monkeypatch.setitem(backend._backends, "strict", here)
+    engine.CUPY.order.faults.clear()
+    rows = gdt.Layout(["x", None], mesh)
+    with engine.CUPY.cuda.Stream(non_blocking=True):
+        assert not any(scope.was_entered for scope in here._scopes)
+        for batch in Feed([np.ones((4, 8))] * 9, lambda b: gdt.asarray(b, layout=rows), 3).take():
+            gdt.tanh(batch)
+    assert not engine.CUPY.order.faults
+
+
 def test_a_backend_makes_no_contexts_on_gpus_that_it_does_not_use() -> None:
     strict = StrictCupy(4)
     here = CupyBackend(strict)

@@ -293,11 +293,11 @@ def test_the_heads_of_a_context() -> None:
         (
             lambda x: gdt.attention(x, x[:, :2], x),
             ShapeError,
-            "4 features, and keys 2",
+            "attention: queries have 4 features, and keys 2",
         ),
         (lambda x: gdt.attention(x, x, x[:2]), ShapeError, "there are 3 keys and 2 values"),
         (lambda x: gdt.attention(x, x[:0], x[:0]), ShapeError, "there are no keys"),
-        (lambda x: gdt.attention(x, x, x, mask=x), DtypeError, "mask is not bool"),
+        (lambda x: gdt.attention(x, x, x, mask=x), DtypeError, "attention: mask is not bool"),
         (lambda x: gdt.attention(x, x, x, mask=x[:2] > 0), ShapeError, "a mask of (2, 4)"),
         (
             lambda x: gdt.attention(gdt.stack([x, x]), gdt.stack([x] * 3), x),
@@ -333,6 +333,15 @@ def test_errors_name_what_does_not_fit(run: Any, error_type: Any, message: str) 
     with pytest.raises(error_type) as caught:
         run(gdt.ones((3, 4)))
     assert message in str(caught.value)
+
+
+def test_statics_may_be_arrays_of_one_number() -> None:
+    x = gdt.random.normal((3, 4), key=0)
+    want = gdt.attention(x, x, x, causal=True, scale=2.0, dropout=0.5, key=1)
+    found = gdt.attention(
+        x, x, x, causal=np.array(True), scale=np.array(2), dropout=np.array(0.5), key=1
+    )  # fmt: skip
+    assert found.tolist() == want.tolist()
 
 
 class Gpt(nn.Module):

@@ -109,6 +109,13 @@ class Machine(threading.local):
         self.transfers.append(Transfer(what, stack))
 
 
+class _Stack(threading.local):
+    """A list of each thread, as CuPy's `_ThreadLocalStack`."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+
 class Device:
     """`cupy.cuda.Device`."""
 
@@ -116,7 +123,7 @@ class Device:
         self._machine, self.id = machine, machine.current if index is None else int(index)
         if not 0 <= self.id < machine.device_count:
             raise cupy.cuda.runtime.CUDARuntimeError(101)  # cudaErrorInvalidDevice
-        self._before: list[int] = []
+        self._before = _Stack()
 
     mem_info = (60 << 30, 80 << 30)
 
@@ -126,13 +133,13 @@ class Device:
             return "90"
 
     def __enter__(self) -> Device:
-        self._before.append(self._machine.current)
+        self._before.items.append(self._machine.current)
         if self.id != self._machine.current:
             self._machine.use_device(self.id)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._machine.use_device(self._before.pop())
+        self._machine.use_device(self._before.items.pop())
 
     def use(self) -> None:
         self._machine.use_device(self.id)

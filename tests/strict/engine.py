@@ -27,7 +27,11 @@ class HostTransport:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.host = mesh, CopyTransport(mesh)
-        self.calls, self.bytes, self.apart = self.host.calls, self.host.bytes, self.host.apart
+        self.calls, self.bytes, self.large_nbytes = (
+            self.host.calls,
+            self.host.bytes,
+            self.host.large_nbytes,
+        )
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def collective(blocks: Sequence[Any], *args: Any) -> list[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +15,7 @@ import gdt
 from examples.parallel_gpt import fsdp
 from gdt import Layout, Mesh, nn
 from gdt.array import gathers, moving
+from gdt.backend import backend_of
 from gdt.backend.cupy import CupyBackend
 from gdt.comm.launch import Launch
 from gdt.comm.transport import transport_of
@@ -200,6 +203,66 @@ def test_what_a_program_moves_travels_beside_what_it_computes(gpus: Mesh) -> Non
     np.testing.assert_allclose(gradient.numpy(), np.exp(np.arange(8) * 0.1) * 0.1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("reads", ["there, then here", "there", "nowhere"])
+def test_the_stream_that_has_moved_an_array_waits_too(reads: str, gpus: Mesh) -> None:
+    """Where a user reads the result on a stream that follows it: memory of the operand is of the
+    first stream, and so are later readers."""
+    backend, rows = backend_of(gpus), Layout(["data", None], gpus)
+    here = [backend.compute_stream(i) for i in range(2)]
+    x = gdt.asarray(np.ones((4, 8)), layout=rows) + 0.0
+    y = gdt.relayout(x, [None, None])
+
+    def use(streams: list[Any], before: list[Any]) -> None:
+        for i, (stream, other) in enumerate(zip(streams, before, strict=True)):
+            backend.follow(i, other, stream)
+            with engine.CUPY.cuda.Device(i):
+                stream.use()
+
+    with engine.CUPY.cuda.Device(0):
+        there = [engine.CUPY.cuda.Stream(non_blocking=True)]
+    with engine.CUPY.cuda.Device(1):
+        there.append(engine.CUPY.cuda.Stream(non_blocking=True))
+    use(there, here)
+    z = None if reads == "nowhere" else y + 1.0
+    if reads != "there, then here":
+        del x
+    if reads == "nowhere":
+        del y
+    for i, stream in enumerate(here):
+        with engine.CUPY.cuda.Device(i):
+            stream.use()
+    others = [gdt.asarray(np.zeros((4, 8)), layout=rows) + 1.0 for _ in range(3)]
+    if reads == "there, then here":
+        assert (y * 2.0).tolist() == np.full((4, 8), 2.0).tolist()
+    del z, others
+
+
+def test_what_nobody_has_read_may_be_collected_in_a_capture(
+    gpus: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = CupyBackend.capture
+
+    @contextmanager
+    def collecting(self: CupyBackend, *devices: int, **options: Any) -> Iterator[Any]:
+        with captured(self, *devices, **options) as graph:
+            gc.collect()
+            yield graph
+
+    monkeypatch.setattr(CupyBackend, "capture", collecting)
+    step = gdt.function(lambda x: gdt.tanh(gdt.relayout(x, [None, None])) * 2.0)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(6):
+            x = gdt.asarray(np.ones((4, 8)), layout=Layout(["data", None], gpus))
+            cycle: list[Any] = [gdt.relayout(x * 1.0, [None, None])]
+            cycle.append(cycle)
+            del cycle
+            assert step(x).shape == (4, 8)
+    finally:
+        gc.enable()
+
+
 # ---------------------------------------------------------------- planted faults
 
 
@@ -224,7 +287,7 @@ def frees_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CupyBackend, "join", lambda *_: None)
+    patch.setattr(CupyBackend, "join", lambda *_, **__: None)
 
 
 def gathers_late(patch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ class AbstractBackend:
         finally:
             DEVICE.overlap = None
 
-    def join(self, mesh: Any, events: Sequence[Any]) -> None:
+    def join(self, mesh: Any, events: Sequence[Any], *, is_read: bool = True) -> None:
         """Tell the listener that computation waits for what was sent."""
         if DEVICE.listener is not None:
             DEVICE.listener.joined(*events)

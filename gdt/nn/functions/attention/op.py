@@ -69,9 +69,9 @@ def _checked_spans(
         k.shape[-2],
         query_tiles,
         key_tiles,
-        bool(causal),
-        1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
-        rate=float(dropout),
+        causal,
+        1 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        rate=dropout,
         leading=shape if dropout else (),
         has_tiles=bool(query_axes or key_axes),
     )
@@ -179,7 +179,8 @@ def attention(
         mask = masks[0] if masks else None
     if scale is not None and type(scale) is not float:
         scale = float(scale)
-    if dropout != 0:
+    causal, dropout = bool(causal), float(dropout)
+    if dropout:
         _check_dropout(dropout)
     seen = None if mask is None else mask.type
     how = _checked_spans(q.type, k.type, v.type, seen, causal, scale, dropout)
