@@ -13,9 +13,9 @@
 // add in the order of pieces, so the result does not depend on timing. arrivals: (items * tiles) or
 // more, 0 before the launch and after it; or null.
 //
-// matmul_simt: float32 and float64, every architecture; float64 where tensor cores have none. Tile TILE x TILE x SIMT_K; 256 threads,
-// each TILE/16 rows by TILE/16 columns in registers; two buffers in shared memory, so that one tile
-// is fetched while one is multiplied:
+// matmul_simt: float32, and float64 where tensor cores have no higher rate of it. Tile TILE x TILE x
+// SIMT_K; 256 threads, each TILE/16 rows by TILE/16 columns in registers; two buffers in shared
+// memory, so that one tile is fetched while one is multiplied:
 //
 //       w: SIMT_K x TILE  ->  [k][n]            thread (ty, tx) owns rows 4 ty.., columns 4 tx..
 //   x: TILE x SIMT_K      ->  [k][m]                and, for each further 64, the same again
@@ -35,6 +35,8 @@ constexpr int THREADS = 256;
 constexpr int SIMT_K = 8;
 constexpr int STAGES = 3;
 constexpr int MMA_K_BYTES = 64;
+constexpr int SKEW_ACROSS = 8;  // elements between rows of a tile that run across k
+constexpr int SKEW_DOUBLE = 4;  // of double, in both directions
 
 namespace {
 // ---- tiles --------------------------------------------------------------------------------------
@@ -50,8 +52,8 @@ __device__ __forceinline__ void drain(const Sink<A, O>& sink, const A* slab, int
     sink(row_of(i / TILE), first_column + i % TILE, Pack<A, 1>{{slab[i]}});
   __syncthreads();
 }
-// The sum of the parts of element `at` of an item: `part` points to those of the item's first piece,
-// and `step` elements further are those of the next.
+// The sum of the parts of element `at` of an item: `part` points to those of the item's first
+// piece, and `step` elements further are those of the next.
 template <typename A>
 __device__ __forceinline__ A sum_of_parts(const A* part, long long step, int pieces, long long at) {
   A sum = A(0);
@@ -59,8 +61,8 @@ __device__ __forceinline__ A sum_of_parts(const A* part, long long step, int pie
   for (int piece = 0; piece < pieces; piece++) sum += part[piece * step + at];
   return sum;
 }
-// After `drain`, whose last barrier all threads pass with their part of the tile stored: the last of
-// gridDim.y pieces to arrive finishes the tile.
+// After `drain`, whose last barrier all threads pass with their part of the tile stored: the last
+// of gridDim.y pieces to arrive finishes the tile.
 template <int TILE, typename A, typename O>
 __device__ __forceinline__ void finish_tile(const Sink<A, O>& sink, const A* parts,
                                             unsigned* arrivals, const Corner& corner) {
@@ -232,7 +234,7 @@ namespace {
 // bank conflicts.
 template <typename T, int TILE, bool ALONG_K> struct MmaTile {
   static constexpr int PER_PACK = PACK_BYTES / sizeof(T), K = MMA_K_BYTES / sizeof(T);
-  static constexpr int SKEW = sizeof(T) == 8 ? 4 : ALONG_K ? PER_PACK : 8;
+  static constexpr int SKEW = sizeof(T) == 8 ? SKEW_DOUBLE : ALONG_K ? PER_PACK : SKEW_ACROSS;
   static constexpr int ROW = (ALONG_K ? K : TILE) + SKEW, ROWS = ALONG_K ? TILE : K,
                        SIZE = ROW * ROWS;
   static constexpr int PACKS = TILE * K / PER_PACK, IN_ROW = (ALONG_K ? K : TILE) / PER_PACK;

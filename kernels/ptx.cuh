@@ -205,8 +205,9 @@ INLINE int cluster_rank() {
 INLINE void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-// Arrive at the same barrier of another block, or of this one, after what products have read here. Of
-// what this thread has stored it tells nothing, for which it would wait for all of global memory.
+// Arrive at the same barrier of another block, or of this one, after what products have read here.
+// Of what this thread has stored it tells nothing, for which it would wait for all of global
+// memory.
 INLINE void barrier_arrive_in(uint64_t* barrier, int block) {
   asm volatile(
       "{\n.reg .b32 place;\nmapa.shared::cluster.u32 place, %0, %1;\n"
@@ -280,7 +281,8 @@ INLINE void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;"
 template <int GROUPS> INLINE void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
-// Wait until all but the last GROUPS groups are done, of whose sums d is none, so that d may be used.
+// Wait until all but the last GROUPS groups are done, of whose sums d is none, so that d may be
+// used.
 template <int GROUPS = 0, int N> INLINE void warpgroup_finish(float (&d)[N]) {
   warpgroup_wait<GROUPS>();
 #pragma unroll

@@ -1,5 +1,5 @@
-// Transposition of matrices: out[c][r] = x[r][c], for products whose instructions take operands only
-// where memory runs along the contraction.
+// Transposition of matrices: out[c][r] = x[r][c], for products whose instructions take operands
+// only where memory runs along the contraction.
 //
 // Arguments. x: (items..., rows, columns), whose rows begin x_row elements apart. out: (items,
 // columns, width) with width = rows, rounded up to packs of 16 bytes; what is past the rows is 0.

@@ -96,8 +96,10 @@ def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
     file_constants = constants(FILE)
     k = file_constants["MMA_K_BYTES"] // itemsize
     pack = file_constants["PACK_BYTES"] // itemsize
-    skew = {True: pack, False: 8} if itemsize < 8 else {True: 4, False: 4}  # elements
-    size = {True: tile * (k + skew[True]), False: k * (tile + skew[False])}  # do rows run along k
+    along, across = pack, file_constants["SKEW_ACROSS"]
+    if itemsize == 8:
+        along = across = file_constants["SKEW_DOUBLE"]
+    size = {True: tile * (k + along), False: k * (tile + across)}  # do rows run along k
     return file_constants["STAGES"] * (size[not x_t] + size[w_t]) * itemsize
 
 
