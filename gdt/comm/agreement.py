@@ -179,7 +179,8 @@ class CallHistory:
         if get_ident() != self._thread:
             return
         self.in_step, self._op = True, UNKNOWN
-        self._step_operands, self._step_start = list(map(origin_of, operands)), self.count
+        self._step_operands = [getattr(array, "_origin", UNKNOWN) for array in operands]
+        self._step_start = self.count
 
     def end_step(self) -> None:
         """Let the notes name the operands of ops again."""
@@ -313,7 +314,8 @@ def origin_of(array: Any) -> Origin:
 
 def origins_of(arrays: Iterable[Any]) -> list[Origin]:
     """The origins of the arrays among some operands. Those on a process's own mesh have none."""
-    return [origin_of(a) for a in arrays if type(getattr(a, "type", None)) is ArrayType]
+    known = [a for a in arrays if type(getattr(a, "type", None)) is ArrayType]
+    return [getattr(a, "_origin", UNKNOWN) for a in known]  # as `origin_of`, without its calls
 
 
 def compared_origin(array: Any) -> int:

@@ -260,7 +260,13 @@ def frame_of_user() -> tuple[FrameType, int]:
     """Return the innermost frame that is of none of `LIBRARIES`, and its `stacklevel` for a
     `warnings.warn` in the function that calls this one."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and _is_of_library(frame):
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        is_of_library = _files_of_libraries.get(file)  # no call for each frame: notes ask often
+        if is_of_library is None:
+            is_of_library = _files_of_libraries[file] = _is_of_library(frame)
+        if not is_of_library:
+            break
         level, frame = level + 1, frame.f_back
     return frame, level
 
@@ -269,11 +275,8 @@ _files_of_libraries: dict[str, bool] = {}
 
 
 def _is_of_library(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    if file not in _files_of_libraries:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        _files_of_libraries[file] = package in LIBRARIES or file.startswith("<gdt")
-    return _files_of_libraries[file]
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in LIBRARIES or frame.f_code.co_filename.startswith("<gdt")
 
 
 def line_of_user() -> str:

@@ -34,7 +34,7 @@ from gdt.random.generator import Generator
 from gdt.sharding.array_type import ArrayType
 from gdt.state import Place, Stateful, places
 from gdt.state.trees import is_container, leaves
-from gdt.state.variables import read, tree_of
+from gdt.state.variables import read_all, tree_of
 
 __all__ = ["Function", "RerecordedWarning", "function"]
 
@@ -158,13 +158,13 @@ class Function(Generic[P, R]):
         In place of the first replays, all processes verify the third call with arrays of the same
         types, since other parts of signatures may differ."""
         types = [owner[key].type for owner, key in arguments.places]
-        shared = tuple([t for t in types if t.mesh.num_processes > 1])
+        shared = tuple([t for t in types if t.layout.mesh.num_processes > 1])
         self._calls_by_types[shared] += 1
         is_third = self._verify != 0 and self._calls_by_types[shared] == 3
         recordings, _ = self._recordings.recall(arguments.key) or ((), ())
         arrays = recordings[0].places if recordings else self._state(arguments).places
         places = _in_order(arguments, arrays)
-        with noted_step(f"the step {self._name}", lambda: [*map(read, places)]) as results:
+        with noted_step(f"the step {self._name}", partial(read_all, places)) as results:
             result = (self._verified if is_verified or is_third else self._run)(arguments)
             results.extend(leaves(result, by_name=True))
         return result
@@ -258,7 +258,7 @@ class Function(Generic[P, R]):
         with noted_dataflow(f"the step {self._name}") as results:
             result = self._function(*arguments.args, **arguments.kwargs)
             source_of_returned(result, [], {}, self._name)  # raises for what a replay cannot make
-            results.extend(map(read, _in_order(arguments, state.places)))
+            results.extend(read_all(_in_order(arguments, state.places)))
             results.extend(leaves(result, by_name=True))
         return result
 
@@ -282,8 +282,10 @@ def _in_order(arguments: Arguments, state: Iterable[Place]) -> list[Place]:
     """The places that hold the arrays of a call, in the order of their names. state: the places of
     those that are no arguments."""
     places = [*[Place("argument", owner, key) for owner, key in arguments.places], *state]
-    places = [place for place in places if type(read(place)) is DistributedArray]
-    return sorted(places, key=lambda place: (place.name, str(place.key)))
+    values = read_all(places)
+    names = [(place.name, str(place.key)) for place in places]
+    order = sorted(range(len(places)), key=names.__getitem__)
+    return [places[n] for n in order if type(values[n]) is DistributedArray]
 
 
 def _values(tree: Tree) -> list[tuple[str, Any]]:

@@ -81,6 +81,17 @@ def read(place: Place) -> Any:
         return MISSING
 
 
+def read_all(places: Iterable[Place]) -> list[Any]:
+    """What `read` returns of each place, without a call for each."""
+    values = []
+    for _, owner, key, *_ in places:
+        try:
+            values.append(owner[key])
+        except MISSING_KEY:
+            values.append(MISSING)
+    return values
+
+
 # ---------------------------------------------------------------- whose code it is
 
 
