@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
 
 from gdt.backend.cupy import device_of
@@ -25,7 +25,8 @@ LATE = 2.0  # seconds after the end of another process in which its collectives 
 EVERY = 16  # collectives after which processes compare what they have done, through their sockets
 _ISSUING = threading.RLock()
 """Held while calls are issued: NCCL forbids two threads on one communicator (User Guide, Thread
-Safety), and all GPUs of a process must get the calls of two threads in one order."""
+Safety), and all GPUs of a process must get the calls of two threads in one order. Of several
+processes each has one thread that issues calls (`Messages.check_thread`)."""
 POLL = 0.0005  # seconds between two looks at collectives that have not ended
 
 
@@ -88,7 +89,7 @@ class Ranks(BlockTransport):
         others = self._others(axes)
         if self.messages is not None and others:
             self.messages.check_thread(what)
-        with _ISSUING:
+        with _ISSUING if self.messages is None else nullcontext():
             communicators = self._communicators(axes, what)
             self._oldest()
             self.begun += 1
