@@ -86,8 +86,8 @@ def all_reduce_together(
     """
     transport, shapes = transport_of(mesh), [block.shape for block in bundles[0]]
     takes_one_call = mesh.reduce_by == WAYS[0] or (mesh.reduce_by != "to_one" and len(axes) == 1)
-    packing = Packing.of(bundles[0], transport.large_nbytes if takes_one_call else math.inf)
-    flat = lambda xp, blocks: packing.pack(xp, [b.reshape(-1) for b in blocks])
+    bundling = Bundling.of(bundles[0], transport.large_nbytes if takes_one_call else math.inf)
+    flat = lambda xp, blocks: bundling.pack(xp, [b.reshape(-1) for b in blocks])
     packed = on_each(mesh, flat, bundles)
     if len(packed[0]) == 1:
         whole = all_reduce(mesh, [block for (block,) in packed], axes, reduction, types)
@@ -96,12 +96,12 @@ def all_reduce_together(
         packed = transport.all_reduce_several(packed, axes, reduction)
 
     def shaped(xp: Any, packed: Sequence[Block]) -> list[Block]:
-        return [b.reshape(s) for b, s in zip(packing.unpack(packed), shapes, strict=True)]
+        return [b.reshape(s) for b, s in zip(bundling.unpack(packed), shapes, strict=True)]
 
     return on_each(mesh, shaped, packed)
 
 
-class Packing(NamedTuple):
+class Bundling(NamedTuple):
     """The way in which arrays of equal rows travel together: large ones alone, others end to end.
 
     large, small: their numbers. stops: where the rows of the small ones end.
@@ -112,11 +112,13 @@ class Packing(NamedTuple):
     stops: Sequence[int]
 
     @staticmethod
-    def of(arrays: Sequence[Block], large_nbytes: float, rows: int = 1) -> Packing:
-        """Return the packing of arrays, of which those of `large_nbytes` are large."""
+    def of(arrays: Sequence[Block], large_nbytes: float, rows: int = 1) -> Bundling:
+        """Return the bundling of arrays, of which those of `large_nbytes` are large."""
         large = [k for k, a in enumerate(arrays) if a.nbytes >= large_nbytes]
         small = [k for k, a in enumerate(arrays) if a.nbytes < large_nbytes]
-        return Packing(large, small, [*itertools.accumulate(arrays[k].size // rows for k in small)])
+        return Bundling(
+            large, small, [*itertools.accumulate(arrays[k].size // rows for k in small)]
+        )
 
     def pack(self, xp: Any, arrays: Sequence[Block]) -> list[Block]:
         """Return the large ones of the arrays, (rows..., n), after the one that the others make."""

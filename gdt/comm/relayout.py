@@ -9,7 +9,7 @@ from typing import Any
 from gdt.backend import backend_of
 from gdt.caches import memoized
 from gdt.comm import local
-from gdt.comm.all_reduce import Packing, all_reduce, all_reduce_together, collectives, on_each
+from gdt.comm.all_reduce import Bundling, all_reduce, all_reduce_together, collectives, on_each
 from gdt.comm.notes import note_reduction
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
@@ -287,10 +287,10 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
 
     rows = on_each(mesh, cut, list(zip(*operands, strict=True)))
     shapes, front = [b.shape[1:] for b in rows[0]], (None,) * axis
-    packing = Packing.of(rows[0], transport.large_nbytes, size)
+    bundling = Bundling.of(rows[0], transport.large_nbytes, size)
 
     def flat(xp: Any, arrays: Sequence[Block]) -> list[Block]:
-        return [b[front] for b in packing.pack(xp, [a.reshape(size, -1) for a in arrays])]
+        return [b[front] for b in bundling.pack(xp, [a.reshape(size, -1) for a in arrays])]
 
     packed = on_each(mesh, flat, rows)
     types, reduction = tuple([s.have for s in transitions]), transitions[0].reduction
@@ -301,7 +301,7 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
         packed = transport.reduce_scatter_several(packed, axis, reduction)
 
     def part(xp: Any, arrays: Sequence[Block]) -> list[Block]:
-        own = packing.unpack([a.reshape(a.shape[axis:]) for a in arrays])
+        own = bundling.unpack([a.reshape(a.shape[axis:]) for a in arrays])
         whole = [a.reshape(a.shape[0], *s) for a, s in zip(own, shapes, strict=True)]
         return [xp.moveaxis(w, 0, axis) for w in whole]
 

@@ -82,7 +82,7 @@ def read(place: Place) -> Any:
 
 
 def read_all(places: Iterable[Place]) -> list[Any]:
-    """What `read` returns of each place, without a call for each."""
+    """Return the values in some places, as `read` does, without a call for each."""
     values = []
     for _, owner, key, *_ in places:
         try:

@@ -447,11 +447,20 @@ def test_a_thread_copies_to_a_device_that_nobody_has_used(monkeypatch: pytest.Mo
     mesh = engine.mesh({"x": 2})
     monkeypatch.setitem(backend._backends, "strict", here)
     engine.CUPY.order.faults.clear()
-    rows = gdt.Layout(["x", None], mesh)
+    batches: list[Any] = []
+
+    def copy(copies: Any) -> None:
+        with copies:
+            batches.append(gdt.asarray(np.ones((4, 8)), layout=gdt.Layout(["x", None], mesh)))
+
     with engine.CUPY.cuda.Stream(non_blocking=True):
         assert not any(scope.was_entered for scope in here._scopes)
-        for batch in Feed([np.ones((4, 8))] * 9, lambda b: gdt.asarray(b, layout=rows), 3).take():
-            gdt.tanh(batch)
+        copies = [backend.copying_ahead() for _ in range(4)]
+        for context in copies:  # as one thread copies batch after batch, while this one waits
+            thread = threading.Thread(target=copy, args=(context,))
+            thread.start()
+            thread.join()
+            gdt.tanh(batches.pop())
     assert not engine.CUPY.order.faults
 
 

@@ -32,7 +32,7 @@ class StrictCupy:
         self.order = Order()
         logs = self.transfers, self.calls, self.order
         self.machine = Machine(device_count, *logs, {}, set(), functions)
-        self.cuda = Cuda(self.machine)
+        self.cuda, self.ndarray = Cuda(self.machine), self._ndarray()
         self.used: set[str] = set()
         self.__version__ = cupy.__version__
 
@@ -53,13 +53,23 @@ class StrictCupy:
     def get_default_pinned_memory_pool(self) -> Any:
         return self.cuda.pinned_pool
 
-    def ndarray(self, shape: Any, dtype: Any, memptr: Any = None) -> StrictArray:
-        """`cupy.ndarray` of new memory, or of memory of the host that devices write."""
-        if memptr is None:
-            return self.empty(shape, dtype)  # type: ignore[no-any-return]
-        count = int(np.prod(shape))
-        host = np.frombuffer(memptr.mem.owner, dtype, count, memptr.offset).reshape(shape)
-        return StrictArray(host, self.machine)
+    def _ndarray(self) -> type:
+        """`cupy.ndarray`: the class of all arrays, which makes them of new memory, or of memory of
+        the host that devices write."""
+        namespace = self
+
+        class Meta(type):
+            def __instancecheck__(cls, x: object) -> bool:
+                return isinstance(x, StrictArray)
+
+            def __call__(cls, shape: Any, dtype: Any, memptr: Any = None) -> Any:
+                if memptr is None:
+                    return namespace.empty(shape, dtype)
+                count = int(np.prod(shape))
+                host = np.frombuffer(memptr.mem.owner, dtype, count, memptr.offset)
+                return StrictArray(host.reshape(shape), namespace.machine)
+
+        return Meta("ndarray", (), {})
 
     def from_dlpack(self, array: Any) -> StrictArray:
         contract.check_call(cupy, "from_dlpack", (array,), {})
