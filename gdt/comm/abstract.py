@@ -18,11 +18,6 @@ class AbstractTransport(BlockTransport):
 
     large_nbytes: float = NcclTransport.large_nbytes
 
-    def all_reduce(
-        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
-    ) -> list[Block]:
-        return [b for (b,) in self.all_reduce_several([[b] for b in blocks], axes, reduction)]
-
     def all_reduce_several(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
     ) -> list[list[Block]]:
@@ -48,11 +43,6 @@ class AbstractTransport(BlockTransport):
         shapes = [[n * grid[a] if a in axes else n for a, n in enumerate(b.shape)] for b in bundle]
         pairs = zip(shapes, bundle, strict=True)
         return [[AbstractArray.new(shape, b.dtype) for shape, b in pairs]]
-
-    def reduce_scatter(
-        self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
-    ) -> list[Block]:
-        return [b for (b,) in self.reduce_scatter_several([[b] for b in blocks], axis, reduction)]
 
     def reduce_scatter_several(
         self, bundles: Sequence[Sequence[Block]], axis: int, reduction: str

@@ -51,11 +51,6 @@ class NcclTransport(Ranks):
 
     # ---- collectives
 
-    def all_reduce(
-        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
-    ) -> list[Block]:
-        return [b for (b,) in self.all_reduce_several([[b] for b in blocks], axes, reduction)]
-
     def all_reduce_several(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
     ) -> list[list[Block]]:
@@ -150,11 +145,6 @@ class NcclTransport(Ranks):
             ]
 
         return self._on_devices(members)
-
-    def reduce_scatter(
-        self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
-    ) -> list[Block]:
-        return [b for (b,) in self.reduce_scatter_several([[b] for b in blocks], axis, reduction)]
 
     def reduce_scatter_several(
         self, bundles: Sequence[Sequence[Block]], axis: int, reduction: str

@@ -148,6 +148,16 @@ class BlockTransport:
     def _named(self, axes: Axes) -> str:
         return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
 
+    def all_reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
+        return [b for (b,) in self.all_reduce_several([[b] for b in blocks], axes, reduction)]
+
+    def reduce_scatter(
+        self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
+    ) -> list[Block]:
+        return [b for (b,) in self.reduce_scatter_several([[b] for b in blocks], axis, reduction)]
+
     def all_reduce_several(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, reduction: str
     ) -> list[list[Block]]:
