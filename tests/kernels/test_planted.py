@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,8 @@ from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import Instance
 from tests.needs import need_compiler
 
-from .shim.runner import CpuRunner, LaunchError
+from .shim import worker
+from .shim.runner import ASYNC_MODES, ORDERS, CpuRunner, LaunchError, build
 
 BLOCKS, THREADS = (
     {"grid_race": 4, "last_block": 4, "last_block_without_fence": 4},
@@ -136,6 +138,26 @@ def test_the_correct_twins_are_right(run) -> None:
     assert run("with_barrier").tolist() == list(range(64, 0, -1))
     assert run("last_block")[0] == 1 + 2 + 3 + 4
     assert run("copy_with_wait").tolist() == list(range(1, 129, 4))
+
+
+def test_libraries_of_a_process_share_the_stacks_of_their_threads(folder: Path) -> None:
+    """A stack is two mappings, of which Linux lets a process have 65,530: enough for 128
+    libraries."""
+
+    def mappings() -> int:
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    counts = [mappings()]
+    schedule = struct.pack("iiiiQQ", ORDERS.index("random"), ASYNC_MODES.index("late"), 0, 1, 0, 0)
+    for name in ("with_atomic", "with_barrier", "missing_atomic"):
+        path = build("planted.cu", [Instance("planted.cu", name)], None, folder)
+        library, out, x = worker.load(str(path)), np.zeros(256, "f4"), np.ones(256, "f4")
+        pointers = [np.array([a.ctypes.data]) for a in (out, x)]
+        places = [p.ctypes.data for p in pointers]
+        assert not worker.launch(library, name, (1,) * 3, (64, 1, 1), 0, places, schedule)
+        assert out.any()
+        counts.append(mappings())
+    assert counts[-1] - counts[-2] < 64
 
 
 def product_in_registers(kernel: str, folder: Path, **schedule: str) -> bool:

@@ -6,7 +6,6 @@ runs, whose elements lie past 2^31.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import shutil
 import struct
@@ -68,15 +67,11 @@ def run_last_block(call: KernelCall, folder: Path | None = None) -> None:
     last = int(np.prod(grid)) // call.cluster - 1
     order = ORDERS.index("random"), ASYNC_MODES.index("late")
     options = struct.pack("iiiiQQ", *order, 0, call.cluster, last, 1)
-    failed = library.gdt_launch(
-        str(call.instance).encode(),
-        (ctypes.c_uint * 3)(*grid),
-        (ctypes.c_uint * 3)(*block),
-        ctypes.c_size_t(call.shared),
-        (ctypes.c_void_p * len(held))(*[a.ctypes.data for a in held]),
-        options,
+    arguments = [a.ctypes.data for a in held]
+    message = worker.launch(
+        library, str(call.instance), grid, block, call.shared, arguments, options
     )
-    assert not failed, library.gdt_message().decode()
+    assert not message, message
 
 
 def total_of_a_row(folder: Path | None) -> None:

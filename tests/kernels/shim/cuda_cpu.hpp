@@ -272,6 +272,19 @@ namespace shim {
 alignas(1024) static unsigned char dynamic_memory[CLUSTER_MAX][SHARED_MAX];
 NOT_SANITIZED inline unsigned char* dynamic_of(unsigned rank) { return dynamic_memory[rank]; }
 
+// The stacks of all fibers, which all libraries of a process share: with its guard a stack is two mappings, of which
+// Linux lets a process have 65,530.
+static char* stacks;
+NOT_SANITIZED char* new_memory(char* at, size_t bytes) {  // in place of what is there, if `at` is not null
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0);
+  void* memory = mmap(at, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (memory == MAP_FAILED) perror("mmap of stacks"), abort();
+  return (char*)memory;
+}
+NOT_SANITIZED char* share_stacks(char* shared) {
+  return stacks = shared ? shared : new_memory(nullptr, THREADS_MAX * (STACK_BYTES + PAGE));
+}
+
 NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   Fiber& f = runtime.fibers[i];
   const unsigned at = i % runtime.of_block;
@@ -284,10 +297,10 @@ NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   IF_TSAN(
     static unsigned stay = 0;
     if (f.tsan && fresh && stay++ >= STAY_MAX) __tsan_destroy_fiber(f.tsan);
-    if (f.tsan && fresh) munmap(f.stack - PAGE, STACK_BYTES + PAGE), f.tsan = nullptr, f.stack = nullptr;
+    if (f.tsan && fresh) f.tsan = nullptr, f.stack = nullptr;
     if (!f.tsan) f.tsan = __tsan_create_fiber(0);)
   if (!f.stack) {
-    f.stack = (char*)mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) + PAGE;
+    f.stack = new_memory(stacks + i * (STACK_BYTES + PAGE), STACK_BYTES + PAGE) + PAGE;
     mprotect(f.stack - PAGE, PAGE, PROT_NONE);
   }
   void** top = (void**)(f.stack + STACK_BYTES - 64);

@@ -116,6 +116,7 @@ const shim::Entry entries[] = {{{entries}}};
 }}
 #define PUBLIC extern "C" __attribute__((visibility("default")))
 PUBLIC const char* gdt_message() {{ return shim::runtime.message; }}
+PUBLIC char* gdt_stacks(char* shared) {{ return shim::share_stacks(shared); }}
 PUBLIC int gdt_launch(const char* name, const unsigned* grid, const unsigned* block, size_t shared,
                       void** arguments, const shim::Options* options) {{
   for (auto& e : entries)

@@ -9,13 +9,17 @@ import ctypes
 import os
 import pickle
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 CANARY = 0xA5
 ALIGNMENT = 128
 LIBC = ctypes.CDLL(None)
 LIBC.memalign.argtypes, LIBC.memalign.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
 LIBC.free.argtypes = [ctypes.c_void_p]
+RUNNING = Lock()  # libraries share the stacks of their threads
+STACKS = ctypes.c_void_p()
 
 
 Pointer = tuple[int, int]  # a place as (buffer, bytes into it)
@@ -42,7 +46,32 @@ class Packed:
 def load(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path)
     library.gdt_message.restype = ctypes.c_char_p
+    library.gdt_stacks.restype = ctypes.c_void_p
+    with RUNNING:
+        STACKS.value = library.gdt_stacks(STACKS)
     return library
+
+
+def launch(
+    library: ctypes.CDLL,
+    name: str,
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared: int,
+    arguments: Sequence[int],
+    options: bytes,
+) -> str:
+    """Run a kernel; what is wrong, or an empty text. arguments: where they are in memory."""
+    with RUNNING:
+        failed = library.gdt_launch(
+            name.encode(),
+            (ctypes.c_uint * 3)(*grid),
+            (ctypes.c_uint * 3)(*block),
+            ctypes.c_size_t(shared),
+            (ctypes.c_void_p * len(arguments))(*arguments),
+            options,
+        )
+        return library.gdt_message().decode() if failed else ""
 
 
 def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[bytes], str]:
@@ -56,15 +85,9 @@ def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[byt
     for (place, offset), (to, further) in packed.addresses:
         ctypes.c_uint64.from_address(at[place] + offset).value = at[to] + further
     arguments = at[len(packed.buffers) :]
-    failed = library.gdt_launch(
-        packed.name.encode(),
-        (ctypes.c_uint * 3)(*packed.grid),
-        (ctypes.c_uint * 3)(*packed.block),
-        ctypes.c_size_t(packed.shared),
-        (ctypes.c_void_p * len(arguments))(*arguments),
-        packed.options,
+    message = launch(
+        library, packed.name, packed.grid, packed.block, packed.shared, arguments, packed.options
     )
-    message = library.gdt_message().decode() if failed else ""
     after = [ctypes.string_at(a, len(b)) for a, b in zip(at, packed.buffers, strict=False)]
     for i, (content, base) in enumerate(zip(after, bases, strict=False)):
         whole = ctypes.string_at(base, len(content) + 2 * canary)
