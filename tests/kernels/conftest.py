@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from gdt import backend
+from gdt.sharding.devices import DEVICE_COUNTS
 from tests.needs import need_compiler
 
 from . import harness, on_gpu
@@ -26,6 +29,18 @@ def emulated() -> Iterator[EmulatedBackend]:
     need_compiler()
     with emulated_devices() as backend:
         yield backend
+
+
+@pytest.fixture
+def own_backends() -> Iterator[None]:
+    """Kinds of devices that a test registers are forgotten after it: what is done on all devices
+    that a process has used would find stand-ins that cannot do it."""
+    tables: list[dict[str, Any]] = [backend._backends, backend._factories, DEVICE_COUNTS]
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from .host_costs import COUNTED, PAGE, op_counts, step_table
+
+pytestmark = pytest.mark.usefixtures("own_backends")
 
 
 def test_the_page_has_the_frames_of_ops() -> None:
