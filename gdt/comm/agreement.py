@@ -148,8 +148,10 @@ class CallHistory:
     def paused(self) -> Iterator[None]:
         """A context in which this thread's actions are not noted, as those of others are not."""
         thread = self._thread
-        if get_ident() == thread:
-            self._thread = 0
+        if get_ident() != thread:  # another one, which may leave the context after that thread has
+            yield
+            return
+        self._thread = 0
         try:
             yield
         finally:

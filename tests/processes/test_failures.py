@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -587,6 +587,16 @@ def test_what_another_thread_holds_is_noted_with_its_numbers(
     note_held(held)
     other.add(action, (3, 4))
     assert (own.count, own.checksum) == (1, other.checksum)
+
+
+def test_a_thread_that_makes_no_notes_for_a_while_stops_no_other() -> None:
+    """Also where it goes on later than the thread whose actions are noted."""
+    history, other = CallHistory(), ExitStack()
+    with history.paused():
+        together(lambda: other.enter_context(history.paused()))
+    together(other.close)
+    history.add(Action("op", "negative"))
+    assert history.count == 1
 
 
 def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
