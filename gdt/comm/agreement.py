@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
+from itertools import islice
 from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -143,6 +144,34 @@ class CallHistory:
         origins, self._next_operands = operands or self._next_operands, ()
         frame, _ = frame_of_user()
         self._newest.append((self.checksum, action, numbers, origins, frame.f_code, frame.f_lasti))
+
+    def add_all(self, notes: Sequence[tuple[Action, Sequence[Any]]]) -> None:
+        """Note actions and their numbers, as `add` does one by one, where nothing is known of
+        operands."""
+        if get_ident() != self._thread:
+            held = HELD.get()
+            if held is not None:
+                held += notes
+            return
+        frame, _ = frame_of_user()
+        for action, numbers in notes:  # in this frame: a step has hundreds
+            checksum = action.checksum
+            if numbers:
+                checksum = (checksum * FACTOR + zlib.crc32(repr(numbers).encode())) & MASK
+            self.count += 1
+            self.checksum = (self.checksum * FACTOR + checksum) & MASK
+            note = self.checksum, action, numbers, (), frame.f_code, frame.f_lasti
+            self._newest.append(note)
+        self._operands, self._next_operands, self._arrays = None, (), 0
+
+    def notes_here(self) -> bool:
+        """Whether this thread's actions are noted."""
+        return get_ident() == self._thread
+
+    def since(self, count: int) -> list[tuple[Action, Sequence[Any]]]:
+        """The actions and numbers of the notes after the first `count`, as far as they are kept."""
+        new = min(self.count - count, len(self._newest))
+        return [note[1:3] for note in islice(self._newest, len(self._newest) - new, None)]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -265,6 +294,20 @@ class CallHistory:
             key = id(block)
             self._makers[key] = self.count
             self._watched[key] = weakref.ref(block, partial(self._forget, key))
+
+    def set_makers(self, made: Iterable[tuple[Any, int]]) -> None:
+        """Remember blocks with the numbers of the notes of the ops that have made them; with 0,
+        that no op has."""
+        if get_ident() != self._thread:
+            return
+        for block, number in made:
+            key = id(block)
+            if number:
+                self._makers[key] = number
+                if key not in self._watched:
+                    self._watched[key] = weakref.ref(block, partial(self._forget, key))
+            else:
+                self._makers.pop(key, None)
 
     def _forget(self, key: int, _: object) -> None:
         self._makers.pop(key, None)

@@ -211,6 +211,27 @@ def note_copied(copy: Any, x: Any) -> None:
     _connected.history.add(Action("array", described("copy_to_mesh", copy.type) + contents))
 
 
+def notes_since(count: int) -> list[tuple[Action, Sequence[Any]]]:
+    """The newest notes of this process, after the first `count`: actions and their numbers."""
+    return [] if _connected is None else _connected.history.since(count)
+
+
+def makers_of(blocks: Sequence[Any]) -> list[int]:
+    """The numbers of the notes of the ops that have made these blocks; 0 for others."""
+    return [0] * len(blocks) if _connected is None else _connected.history.makers(blocks)
+
+
+def set_makers(blocks: Iterable[Any], numbers: Iterable[int]) -> None:
+    """Remember these blocks as made by the ops of the notes of these numbers; of 0, by no op."""
+    if _connected is not None:
+        _connected.history.set_makers(zip(blocks, numbers, strict=True))
+
+
+def notes_here() -> bool:
+    """Whether this thread's actions are noted."""
+    return _connected is not None and _connected.history.notes_here()
+
+
 def note_count() -> int:
     """The number of notes that this process has made."""
     return 0 if _connected is None else _connected.history.count

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
+from gdt.comm.agreement import Action
 from gdt.engine.plan import Plan
 from gdt.sharding.array_type import ArrayType
 
@@ -22,7 +23,8 @@ class Instruction(NamedTuple):
     is_effect: whether it runs even if nothing reads its outputs. views: the inputs whose memory the
     outputs may share. communicates: whether devices send each other data in it, or wait for data.
     line: the user's line that it comes from. fused: the instructions in whose place it is. nbytes:
-    the bytes that these would read and write, and the bytes that it does.
+    the bytes that these would read and write, and the bytes that it does. notes: what it notes for
+    processes to compare. named: the outputs that notes of collectives name by its last note.
     """
 
     name: str
@@ -39,6 +41,13 @@ class Instruction(NamedTuple):
     plan: Plan | None = None
     fused: tuple[Instruction, ...] = ()
     nbytes: tuple[int, int] = 0, 0
+    notes: tuple[tuple[Action, Sequence[Any]], ...] = ()
+    named: tuple[int, ...] = ()
+
+    @property
+    def is_draw(self) -> bool:
+        """Whether the host computes what it makes or notes, and nothing in registers."""
+        return self.is_effect and not self.inputs
 
 
 def value_of(array: DistributedArray) -> Value:

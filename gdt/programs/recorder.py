@@ -16,7 +16,8 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.sent import SentBlocks
 from gdt.backend import NUMPY
-from gdt.comm.notes import note_count
+from gdt.comm.agreement import Action
+from gdt.comm.notes import makers_of, note_count, notes_since
 from gdt.comm.relayout import JOIN
 from gdt.comm.transport import sent
 from gdt.engine.op import Op
@@ -25,7 +26,7 @@ from gdt.errors import FunctionError, error, line_of_user
 from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
-from gdt.programs.aliases import aliases, owners_of
+from gdt.programs.aliases import aliases, blocks_of, owners_of
 from gdt.programs.fusing import fused
 from gdt.programs.instruction import Instruction, Value, value_of, value_of_blocks
 from gdt.programs.program import Program
@@ -176,11 +177,13 @@ class Recorder(Observer):
         views: Iterable[Any] = (),
         plan: Plan | None = None,
     ) -> None:
+        notes: Sequence[tuple[Action, Sequence[Any]]] = ()
         if processes.current().count > 1:
             # Another process may run this as written: all must send and note the same, even what
             # nobody reads.
             before, self._told = self._told, (sent(), note_count())
             is_effect = is_effect or self._told != before
+            notes = notes_since(before[1])
         communicates = self._has_sent() or name == JOIN
         read = tuple([self._read(x) for x in inputs])
         written = tuple([self._register(x, new=True) for x in outputs])
@@ -196,9 +199,17 @@ class Recorder(Observer):
                 name, function, read, written, several,
                 donated=overwritten, scratch=used_up, is_effect=is_effect,
                 views=tuple([self._read(x) for x in views]), communicates=communicates,
-                line=self.line(), plan=plan,
+                line=self.line(), plan=plan, notes=tuple(notes),
+                named=self._named(written) if notes else (),
             )
         )  # fmt: skip
+
+    def _named(self, registers: Sequence[int]) -> tuple[int, ...]:
+        """The registers whose blocks the op of the newest note has made, as collectives say it."""
+        makers = makers_of([blocks_of(self.values[r])[0] for r in registers])
+        return tuple(
+            [r for r, maker in zip(registers, makers, strict=True) if maker == note_count()]
+        )
 
     def _has_sent(self) -> bool:
         """Whether anything has been sent since this was asked last."""

@@ -12,6 +12,9 @@ the arrays that a step returns are copied out of it.
 Collectives are not captured: NCCL may wait for ever in graphs that one thread launches on several
 GPUs. They run between the launches as they do in an eager step.
 
+In several processes each captures graphs on its own GPUs, and makes the notes that plans would make
+between their launches.
+
 Arrays do not change under their users: if somebody has kept an array that lies in a buffer, the
 step runs without graphs, which are captured anew, with another buffer, in the next call.
 """
@@ -22,6 +25,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from operator import attrgetter, is_
 from typing import Any
 
@@ -31,11 +35,13 @@ from gdt.backend import backend_of
 from gdt.backend.cupy import CupyBackend, on_gpu
 from gdt.backend.graphs import Graph
 from gdt.backend.numpy import ONE_REFERENCE
+from gdt.comm.notes import makers_of, set_makers, unnoted
 from gdt.errors import FunctionError, GdtError, OutOfMemoryError, error
 from gdt.programs.aliases import blocks_of
 from gdt.programs.graphs.device_program import DeviceProgram, Segment, device_program, pieces
 from gdt.programs.graphs.host_values import HostValues
 from gdt.programs.graphs.memory import BlockKind, GraphMemory
+from gdt.programs.graphs.program_notes import ProgramNotes, can_note
 from gdt.programs.instruction import Value, value_of_blocks
 from gdt.programs.program import PROGRAM_FILE, Program
 from gdt.sharding import processes
@@ -56,7 +62,8 @@ class StepGraph:
 
     values: the blocks or the scalar that each register held when the program was recorded. states:
     for each input that an output overwrites, the number of that output. is_argument: for each
-    input, whether it may be another array in every call.
+    input, whether it may be another array in every call. notes: those of the program, where
+    processes compare them.
     """
 
     def __init__(
@@ -67,9 +74,11 @@ class StepGraph:
         values: Sequence[Value],
         states: Mapping[int, int],
         is_argument: Sequence[bool],
+        notes: ProgramNotes | None,
     ) -> None:
         self._name, self._memory, self._program = name, memory, device.program
-        self._draws = HostValues(memory, device.draws, device.scalars, device.arrays)
+        self._draws = HostValues(memory, device.draws, device.scalars, device.arrays, notes)
+        self._notes = notes
         self.states = dict(states)
         self._state_of_output = {output: i for i, output in states.items()}
         self._state_of = {self._program.inputs[i]: i for i in states}
@@ -77,7 +86,11 @@ class StepGraph:
         self._copied = [i in states or is_arg for i, is_arg in enumerate(is_argument)]
         self._bound: list[Blocks] = [()] * len(is_argument)
         self.pieces = pieces(self._program)
+        collectives = [piece for piece in self.pieces if piece.communicates]
+        self._collectives = {id(piece): n for n, piece in enumerate(collectives)}
         self._sent = {r for p in self.pieces if p.communicates for r in p.program.inputs}
+        inputs = enumerate(self._program.inputs[: len(is_argument)])
+        self._sent_inputs = [i for i, r in inputs if r in self._sent]
         self._received = self._kinds_received(values)
         self._is_warm = False
         self._captured: list[Graph | None] = []  # of each piece that is launched
@@ -112,13 +125,47 @@ class StepGraph:
                 # Before its first capture a program runs once, so that all kernels are loaded.
                 self._captured, self._is_warm = [], True
                 self._draws.draw()
-                values = [*map(value_of_blocks, operands), *self._draws.operands]
-                return self._program.run(*values, *self._flags(self._program, free))
+                return self._by_plans(operands, free)
             if not self.is_captured:
                 self._bind(operands, free)
-                self._capture()
+                with unnoted():
+                    self._capture()
             self._draws.draw()
+            sent = self._sent_inputs if self._notes is not None else ()
+            if sent:
+                pass_on([operands[i][0] for i in sent], [self._bound[i][0] for i in sent])
             return self._replayed()
+
+    def _by_plans(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> list[Value]:
+        """Run the program without graphs."""
+        inputs = [*map(value_of_blocks, operands), *self._draws.operands]
+        values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
+        for piece in self.pieces:
+            program = piece.program
+            if piece.communicates:
+                self._note_before(piece, values)
+            xs = [values[r] for r in program.inputs]
+            with nullcontext() if piece.communicates else unnoted():
+                outs = program.run(*xs, *self._flags(program, free))
+            values |= zip(program.outputs, outs, strict=True)
+            for r in piece.ends & values.keys():
+                del values[r]
+        results = [values[r] for r in self._program.outputs]
+        self._note_end(results)
+        return results
+
+    def _note_before(self, piece: Segment, values: Mapping[int, Value]) -> None:
+        """Make the notes of the plans that come before a collective.
+
+        values: of registers, among them those that it reads."""
+        if self._notes is not None:
+            n = self._collectives[id(piece)]
+            self._notes.make(n, [blocks_of(values[r])[0] for r in self._notes.named[n]])
+
+    def _note_end(self, results: Sequence[Value]) -> None:
+        """Make the notes of the plans that come after all collectives. results: of the program."""
+        if self._notes is not None:
+            self._notes.make(-1, [blocks_of(results[n])[0] for n in self._notes.named[-1]])
 
     def _join_streams(self) -> None:
         """Let this call wait for the last one, where CuPy's current stream has changed."""
@@ -298,10 +345,18 @@ class StepGraph:
             if graph is not None:
                 graph.launch()
             elif piece.communicates:
+                self._note_before(piece, self._boundary)
                 self._communicate(piece, values)
             for r in piece.ends & values.keys():
                 del values[r]
-        return [self._result(n, values) for n in range(len(self._program.outputs))]
+        results = [self._result(n, values) for n in range(len(self._program.outputs))]
+        if self._notes is not None:
+            made = [(values[r], n) for n, r in enumerate(self._program.outputs) if r in values]
+            if made:
+                blocks = [blocks_of(value)[0] for value, _ in made]
+                pass_on(blocks, [blocks_of(results[n])[0] for _, n in made])
+        self._note_end(results)
+        return results
 
     def _communicate(self, piece: Segment, values: dict[int, Value]) -> None:
         """Run a collective, add its outputs to `values`, and copy them to where graphs read
@@ -335,6 +390,11 @@ class StepGraph:
         return value_of_blocks(self._memory.each(lambda b: b.copy(), blocks))
 
 
+def pass_on(blocks: Sequence[Block], copies: Sequence[Block]) -> None:
+    """Let collectives name copies of blocks as they name the blocks."""
+    set_makers(copies, makers_of(blocks))
+
+
 def _is_program(frame: traceback.FrameSummary) -> bool:
     return frame.filename == PROGRAM_FILE
 
@@ -350,14 +410,15 @@ def step_graph(
     states: Mapping[int, int],
     is_argument: Sequence[bool],
 ) -> StepGraph | None:
-    """The graphs of a program. None unless one process runs it and all its arrays have one block
-    on each of the same GPUs.
+    """The graphs of a program. None unless all its arrays have one block on each of the same GPUs;
+    and in several processes, if they could not note what its plans do.
 
     values: the blocks or the scalar that each register held when the program was recorded. meshes:
     the meshes of the program's inputs.
     """
     mesh = meshes[0] if meshes else None
-    if mesh is None or processes.current().count > 1:
+    is_compared = processes.current().count > 1
+    if mesh is None or (is_compared and not can_note(program, values, states.values())):
         return None
     backend = backend_of(mesh)
     is_one_kind = all(m.device_kind == mesh.device_kind for m in meshes)
@@ -369,7 +430,8 @@ def step_graph(
     device_part = device_program(program, values)
     if device_part is None:
         return None
-    return StepGraph(name, device_part, memory, values, states, is_argument)
+    notes = ProgramNotes(program, values) if is_compared else None
+    return StepGraph(name, device_part, memory, values, states, is_argument, notes)
 
 
 def _gpus(program: Program, values: Sequence[Value]) -> set[tuple[int, ...]]:

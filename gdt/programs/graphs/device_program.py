@@ -31,21 +31,19 @@ class DeviceProgram(NamedTuple):
 
 
 def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | None:
-    """Return the part of a program that runs on devices. None if a draw has inputs, or if another
-    op than updates and products takes a float from the host: only these take an array in its place.
+    """Return the part of a program that runs on devices. None if another op than updates and
+    products takes a float from the host: only these take an array in its place.
 
     values: the blocks or the scalar that each register held when the program was recorded.
     """
-    draws = [k for k in program.instructions if k.is_effect]
-    if any(k.inputs for k in draws):
-        return None
+    draws = [k for k in program.instructions if k.is_draw]
     origin = {r: (n, i) for n, k in enumerate(draws) for i, r in enumerate(k.outputs)}
     arrays = [r for r in origin if hasattr(blocks_of(values[r])[0], "shape")]
     scalars: dict[Scalar, int] = {}
     numbers = itertools.count(len(values))  # of new registers
     remaining = []
     for k in program.instructions:
-        if k.is_effect:
+        if k.is_draw:
             continue
         floats = [r for r in k.inputs if r in origin and r not in arrays]
         if floats and not k.donated and k.name != "multiply":  # by which `apply` gets its numbers

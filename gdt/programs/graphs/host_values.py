@@ -9,6 +9,7 @@ import numpy as np
 
 from gdt.programs.aliases import blocks_of
 from gdt.programs.graphs.memory import Blocks, GraphMemory
+from gdt.programs.graphs.program_notes import ProgramNotes
 from gdt.programs.instruction import Instruction, Value, value_of_blocks
 
 
@@ -30,6 +31,7 @@ class HostValues:
     draws: instructions without inputs, whose functions the host calls in this order.
     scalars: the floats among the results of the draws that the program reads.
     arrays: the arrays among the results: of each the number of its draw, and its own in that draw.
+    notes: those of the program, where processes compare them.
     operands: the buffers of the scalars, then those of the arrays; the buffer of an array is made
         by the first call of `draw`, and stays the same from then on.
     """
@@ -40,8 +42,9 @@ class HostValues:
         draws: Sequence[Instruction],
         scalars: Sequence[Scalar],
         arrays: Sequence[tuple[int, int]],
+        notes: ProgramNotes | None,
     ) -> None:
-        self._memory, self._draws, self._arrays = memory, draws, arrays
+        self._memory, self._draws, self._arrays, self._notes = memory, draws, arrays, notes
         # The scalars of one dtype are one buffer, which takes one copy from the host.
         self._of_dtype: dict[np.dtype, list[Scalar]] = {}
         for scalar in scalars:
@@ -57,7 +60,8 @@ class HostValues:
 
     def draw(self) -> None:
         """Compute the values of one step, and copy them into the buffers."""
-        results = [draw.function() for draw in self._draws]
+        draws, notes = self._draws, self._notes
+        results = [k.function() for k in draws] if notes is None else notes.draw(draws)
         for dtype, scalars in self._of_dtype.items():
             values = np.array([results[s.draw][s.place] for s in scalars], dtype)
             self._memory.each(lambda packed, host=values: packed.set(host), self._packed[dtype])
