@@ -226,6 +226,19 @@ def test_gradients_in_buckets_are_sent_beside_the_graphs(
     np.testing.assert_array_equal(found, want)
 
 
+def test_sums_follow_the_order_in_memory_of_what_a_step_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where graphs have a copy of it: they give the same bits."""
+    mesh = engine.mesh_with_nccl({"x": 4, "y": 2}, 2, monkeypatch)
+    recorded = gdt.function(gdt.sum)
+    for n in range(WARM + 3):
+        values = np.random.default_rng(n).standard_normal((64, 24)).astype("f4") * 100
+        x = gdt.asarray(values, layout=Layout([None, "y"], mesh))
+        assert not engine.host(x.blocks[0]).flags.c_contiguous
+        assert recorded(x).numpy() == gdt.sum(x).numpy()
+
+
 @GPUS
 def test_numbers_are_constants_on_every_device(gpus: Mesh) -> None:
     x = gdt.ones((8, 4), layout=Layout(["x", None], gpus))

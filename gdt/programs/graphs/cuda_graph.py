@@ -220,8 +220,7 @@ class StepGraph:
             if has_buffers and self._is_in_place(i, blocks) and free.get(i, False):
                 continue
             if not has_buffers or not self._is_unseen(i):
-                empty = memory.backend.xp.empty
-                self._bound[i] = memory.each(lambda b, empty=empty: empty(b.shape, b.dtype), blocks)
+                self._bound[i] = memory.each(memory.backend.xp.empty_like, blocks)
                 for n in range(len(blocks)):
                     memory.backend.keep(self._bound[i][n], self)
             memory.copy(self._bound[i], blocks)
