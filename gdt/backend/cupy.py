@@ -203,7 +203,10 @@ class CupyBackend:
         graph = CAPTURED.get()
         if graph is None:
             return self.xp.asarray(value)
-        copy = self.xp.empty(value.shape, value.dtype)
+        # The graph's own pool may give memory that what was captured before has written and freed,
+        # and that each launch writes again.
+        with self.xp.cuda.using_allocator(self.xp.get_default_memory_pool().malloc):
+            copy = self.xp.empty(value.shape, value.dtype)
         graph.uploads.append((copy, value.copy()))
         return copy
 
@@ -373,8 +376,15 @@ class CupyBackend:
         for device in dict.fromkeys(devices):
             with self._scopes[device]:
                 streams[device] = self.xp.cuda.Stream(non_blocking=True)
-        scopes = {device: self._scopes[device] for device in streams}
-        return Graph(self.xp.cuda.MemoryPool(), streams, scopes)
+        scopes, memory = {device: self._scopes[device] for device in streams}, list[Any]()
+
+        def allocate(nbytes: int) -> Any:
+            # Else a pool that lacks memory during the capture would free all that no array has, of
+            # which graphs have the addresses.
+            memory.append(self.xp.cuda.Memory(nbytes))
+            return self.xp.cuda.MemoryPointer(memory[-1], 0)
+
+        return Graph(self.xp.cuda.MemoryPool(allocate), memory, streams, scopes)
 
 
 class BlockDevice(NamedTuple):

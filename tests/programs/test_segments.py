@@ -332,6 +332,15 @@ def test_an_event_does_not_order_captures(
         streams.get_current_stream(1).wait_event(event)
 
 
+def test_memory_of_graphs_lives_as_long_as_they_do(gpus: Mesh) -> None:
+    """CuPy's pool, which frees what no array has where it lacks memory, is not the only one that
+    refers to it."""
+    with backend_of(gpus).capture(0) as graph:  # type: ignore[attr-defined]
+        pointer = graph.pool.allocator(512)
+    assert graph.memory == [pointer.mem]
+    assert pointer.mem.size == 512
+
+
 def test_a_launch_uses_memory_when_it_runs(gpus: Mesh) -> None:
     """What a graph writes on one stream is not there for another that does not wait for it."""
     cupy, backend, faults = engine.CUPY, backend_of(gpus), engine.CUPY.order.faults

@@ -38,6 +38,8 @@ class StrictArray:
         memory = machine.order.allocated(address, nbytes, machine.stream(machine.current).ptr)
         if machine.capture is not None:
             memory.is_of_graph = True
+            pool = machine.allocators[-1].__self__ if machine.allocators else None
+            memory.is_of_pool = pool is not None and pool.allocator is not None
             machine.writes(memory)
         return memory
 
@@ -153,6 +155,7 @@ class StrictArray:
         if not isinstance(arr, np.ndarray) or arr.shape != self.shape or arr.dtype != self.dtype:
             raise ValueError("Shape or dtype mismatch")
         self._machine.send()
+        assert not self.memory.is_of_pool, "launches may write it, before they read it"
         if stream is None:
             written(self, self._machine)
         else:

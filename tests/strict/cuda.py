@@ -6,7 +6,8 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from .capture import ISOLATION, MERGE, Capture, refused
 from .order import Memory, Order
-
 
 class Transfer(NamedTuple):
     """A copy to the host, or another wait for the device; `stack` says where."""
@@ -40,6 +40,7 @@ class Machine(threading.local):
         self.transfers, self.calls, self.order = log, calls, order
         self.captures: dict[int, Capture] = {}  # by the address of the stream
         self.allocations = 0  # of memory for arrays, outside of captures
+        self.allocators: list[Any] = []  # that are used, the latest last
 
     @property
     def capture(self) -> Capture | None:
@@ -262,8 +263,8 @@ class Event:
 class MemoryPool:
     """`cupy.cuda.MemoryPool`, as far as its counts."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, machine: Machine, allocator: Any = None) -> None:
+        self._machine, self.allocator = machine, allocator
         self.freed: list[int] = []  # the devices whose memory was freed, in order
 
     def malloc(self, size: int) -> Any:
@@ -335,8 +336,11 @@ class Cuda:
     def get_elapsed_time(self, start_event: Event, end_event: Event) -> float:
         return (end_event.time - start_event.time) * 1e3
 
-    def MemoryPool(self) -> MemoryPool:
-        return MemoryPool(self.machine)
+    def MemoryPool(self, allocator: Any = None) -> MemoryPool:
+        return MemoryPool(self.machine, allocator)
+
+    def Memory(self, size: int) -> Any:
+        return SimpleNamespace(size=size)
 
     def alloc_pinned_memory(self, size: int) -> memoryview:
         return memoryview(bytearray(size))
@@ -348,20 +352,17 @@ class Cuda:
     def MemoryPointer(self, mem: Any, offset: int) -> Any:
         return SimpleNamespace(mem=mem, offset=offset)
 
-    def using_allocator(self, allocator: Any) -> Any:
+    @contextmanager
+    def using_allocator(self, allocator: Any) -> Iterator[None]:
         self.machine.calls.append((None, "allocator", allocator))
-        return _nothing()
+        self.machine.allocators.append(allocator)
+        try:
+            yield
+        finally:
+            self.machine.allocators.pop()
 
     def get_current_stream(self, device_id: int = -1) -> Stream:
         return self.machine.stream(self.machine.current if device_id < 0 else device_id)
 
     def is_available(self) -> bool:
         return self.machine.device_count > 0
-
-
-class _nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None

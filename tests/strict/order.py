@@ -94,6 +94,7 @@ class Memory:
     def __init__(self, order: Order, nbytes: int, stream: Stream) -> None:
         self.order, self.nbytes, self.home = order, nbytes, stream
         self.is_of_graph = False  # whose pool gives it to nobody else
+        self.is_of_pool = False  # of the graph, which gives it to what is captured later
         self.written: Uses = {stream: order.now(stream)}
         self.read: Uses = {}
 
