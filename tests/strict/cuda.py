@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import traceback
@@ -16,6 +17,10 @@ import numpy as np
 
 from .capture import ISOLATION, MERGE, Capture, refused
 from .order import Memory, Order
+
+# Of streams: two never have one, as they would if the first were gone.
+ADDRESSES = itertools.count(1 << 40, 8)
+
 
 class Transfer(NamedTuple):
     """A copy to the host, or another wait for the device; `stack` says where."""
@@ -156,7 +161,7 @@ class Stream:
     def __init__(
         self, machine: Machine, non_blocking: bool = False, device_id: int | None = None
     ) -> None:
-        self._machine, self.ptr, self.identity = machine, id(self), id(self)
+        self._machine, self.ptr, self.identity = machine, (address := next(ADDRESSES)), address
         self.device_id = machine.current if device_id is None else device_id
         machine.order.streams[self.device_id].add(self.ptr)
         self.non_blocking = non_blocking
