@@ -379,12 +379,13 @@ class CupyBackend:
         scopes, memory = {device: self._scopes[device] for device in streams}, list[Any]()
 
         def allocate(nbytes: int) -> Any:
-            # Else a pool that lacks memory during the capture would free all that no array has, of
-            # which graphs have the addresses.
+            # The pool refers to this function, and it to all memory. Else a pool that lacks memory
+            # during the capture would free all that no array has, of which graphs have the
+            # addresses.
             memory.append(self.xp.cuda.Memory(nbytes))
             return self.xp.cuda.MemoryPointer(memory[-1], 0)
 
-        return Graph(self.xp.cuda.MemoryPool(allocate), memory, streams, scopes)
+        return Graph(self.xp.cuda.MemoryPool(allocate), streams, scopes)
 
 
 class BlockDevice(NamedTuple):

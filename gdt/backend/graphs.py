@@ -7,7 +7,7 @@ cudaErrorStreamCaptureMerge and cudaErrorStreamCaptureIsolation).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,28 +22,22 @@ Array = Any
 class Graph:
     """A CUDA graph for each of some devices, and the pool that holds their memory.
 
-    pool: CuPy's memory pool, which keeps the memory of different streams apart. memory: all that
-        the pool has been given, which lives as long as the graphs.
+    pool: CuPy's memory pool, which keeps the memory of different streams apart, and all of it as
+        long as the pool lives.
     streams: by device, the stream that is captured.
     uploads: arrays that the graphs read, each with the values that are copied there once.
     counters: by device, numbers that are 0 before and after each launch of a kernel.
     """
 
-    def __init__(
-        self,
-        pool: Any,
-        memory: Sequence[Any],
-        streams: Mapping[int, Any],
-        scopes: Mapping[int, Scope],
-    ) -> None:
-        self.pool, self.memory, self.streams, self._scopes = pool, memory, streams, scopes
+    def __init__(self, pool: Any, streams: Mapping[int, Any], scopes: Mapping[int, Scope]) -> None:
+        self.pool, self.streams, self._scopes = pool, streams, scopes
         self.uploads: list[tuple[Array, np.ndarray]] = []
         self.counters: dict[int, Array] = {}
         self._graphs: dict[int, Any] = {}
 
     def next(self) -> Graph:
         """Return a graph with the same memory, not captured yet, that is launched after this."""
-        return Graph(self.pool, self.memory, self.streams, self._scopes)
+        return Graph(self.pool, self.streams, self._scopes)
 
     def launch(self) -> None:
         """Launch the graphs on the current stream of every device, without waiting."""

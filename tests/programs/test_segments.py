@@ -3,6 +3,7 @@ collectives is a CUDA graph on each, and nothing else changes."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -333,12 +334,17 @@ def test_an_event_does_not_order_captures(
 
 
 def test_memory_of_graphs_lives_as_long_as_they_do(gpus: Mesh) -> None:
-    """CuPy's pool, which frees what no array has where it lacks memory, is not the only one that
-    refers to it."""
+    """CuPy's pool frees what no array has where it lacks memory."""
     with backend_of(gpus).capture(0) as graph:  # type: ignore[attr-defined]
-        pointer = graph.pool.allocator(512)
-    assert graph.memory == [pointer.mem]
-    assert pointer.mem.size == 512
+        memory = graph.pool.allocator(512).mem
+        others = [graph.pool.allocator(8) for _ in range(2)]
+    assert memory.size == 512
+    reference = weakref.ref(memory)
+    del memory, others  # as the pool does
+    assert reference() is not None
+    del graph
+    engine.CUPY.calls.clear()  # which names the pool
+    assert reference() is None
 
 
 def test_a_launch_uses_memory_when_it_runs(gpus: Mesh) -> None:

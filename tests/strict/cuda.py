@@ -265,6 +265,13 @@ class Event:
         self._machine.wait("Event.synchronize")
 
 
+class DeviceMemory:
+    """`cupy.cuda.Memory`: what CUDA has given, until nobody refers to it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 class MemoryPool:
     """`cupy.cuda.MemoryPool`, as far as its counts."""
 
@@ -344,8 +351,8 @@ class Cuda:
     def MemoryPool(self, allocator: Any = None) -> MemoryPool:
         return MemoryPool(self.machine, allocator)
 
-    def Memory(self, size: int) -> Any:
-        return SimpleNamespace(size=size)
+    def Memory(self, size: int) -> DeviceMemory:
+        return DeviceMemory(size)
 
     def alloc_pinned_memory(self, size: int) -> memoryview:
         return memoryview(bytearray(size))
