@@ -174,18 +174,22 @@ class Parameters(threading.local):
     """The parameters of a launch as the driver takes them, for each thread its own.
 
     of_launch: the addresses that change from launch to launch, the table of where each parameter
-    lies, and the address of the table. constants: the parameters that stay; None for others.
+    lies, and the address of the table. constants: the parameters that stay, and numbers of words
+    in the place of others.
     """
 
     def __init__(
-        self, make_context: Callable[[], Any], constants: Sequence[np.ndarray[Any, Any] | None]
+        self, make_context: Callable[[], Any], constants: Sequence[np.ndarray[Any, Any] | int]
     ) -> None:
         make_context()  # in this thread, which may not have launched anything yet
-        words = (ctypes.c_uint64 * len(constants))()
+        count = 1 + max((c for c in constants if isinstance(c, int)), default=-1)
+        words: Any = (ctypes.c_uint64 * count)()
         table = (ctypes.c_uint64 * len(constants))()
         for n, constant in enumerate(constants):
-            own = ctypes.addressof(words) + n * ctypes.sizeof(ctypes.c_uint64)
-            table[n] = own if constant is None else constant.ctypes.data
+            if isinstance(constant, int):
+                table[n] = ctypes.addressof(words) + constant * ctypes.sizeof(ctypes.c_uint64)
+            else:
+                table[n] = constant.ctypes.data
         self.of_launch = words, table, ctypes.addressof(table)
 
 
@@ -205,22 +209,27 @@ class PreparedLaunch:
         self._shape = (function.ptr, *grid, *block, call.shared)
         self._constants = list(map(_constant, check(call)))
         self._maps: list[tuple[ArgumentPlace, TensorMap]] = []
-        self._pointers: list[ArgumentPlace] = []
+        # The words begin with the addresses of the arrays, for parameters that are one of them.
+        self._count = 1 + max((place.array for place in places), default=-1)
+        self._inside: list[ArgumentPlace] = []  # with numbers of words
         for place in places:
             argument = call.arguments[place.parameter]
-            self._constants[place.parameter] = None
+            word = place.array
             if isinstance(argument, TensorMap):
                 self._maps.append((place, replace(argument, array=None)))
-            else:
-                self._pointers.append(place)
+            elif place.offset:
+                word = self._count + len(self._inside)
+                self._inside.append(place._replace(parameter=word))
+            self._constants[place.parameter] = word
         self._encoded: dict[tuple[int, int], tuple[Any, int]] = {}
         self._parameters = Parameters(cuda.runtime.memGetInfo, self._constants)
 
     def __call__(self, arrays: Sequence[Any], addresses: Sequence[int]) -> None:
         """Launch on the current stream, without waiting for the end."""
         words, table, parameters = self._parameters.of_launch
-        for place, array, offset in self._pointers:
-            words[place] = addresses[array] + offset
+        words[: self._count] = addresses[: self._count]
+        for word, array, offset in self._inside:
+            words[word] = addresses[array] + offset
         encoded = []  # which live until the driver has read them
         for (place, array, offset), tensor_map in self._maps:
             words_of_map, table[place] = self._map(tensor_map, place, addresses[array] + offset)
@@ -239,7 +248,7 @@ class PreparedLaunch:
         return known
 
 
-def _constant(argument: Any) -> np.ndarray[Any, Any] | None:
+def _constant(argument: Any) -> np.ndarray[Any, Any] | int:
     """Return the bytes of an argument that is the same in every launch."""
     if isinstance(argument, TensorMap):
         return argument.encoded(address(argument.array))

@@ -31,7 +31,14 @@ from gdt.backend.protocol import Backend, KernelRunner
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
 from gdt.cuda.sources import Instance
-from gdt.engine.prepared import RECORDING, KernelRecording, Prepared, arguments
+from gdt.engine.prepared import (
+    RECORDING,
+    KernelRecording,
+    Repeat,
+    by_position,
+    is_array,
+    repeats_nothing,
+)
 from gdt.engine.source import as_tuple
 from gdt.errors import CompileError, KernelError, error
 from gdt.observe import OBSERVERS
@@ -41,7 +48,7 @@ from gdt.sharding.dtypes import BFLOAT16, FLOAT32
 Block = Any
 T = TypeVar("T")
 
-MOST_PREPARED = 16  # calls of a plan that are kept; its operands lie in memory in few ways
+MOST_RECORDED = 16  # calls of a plan; its operands lie in memory in few ways
 
 
 @lru_cache(maxsize=64)
@@ -171,9 +178,10 @@ class KernelBody:
             self.body = partial(_run_widened, self.launcher, self.body)
             self.kernel = Bfloat16Kernel(self.launcher, self.kernel)
         self.static, self.selectable = dict(static), selectable
-        # By their keys, calls that are repeated without the kernel's function, and others.
-        self.prepared: dict[Any, Prepared] = {}
-        self.unprepared: set[Any] = set()
+        # The function of calls that are repeated without the kernel's, and the number of recorded
+        # ones.
+        self.repeat: Repeat = repeats_nothing
+        self.recorded = 0
         # By choice of `gdt.matmul_backend`: why the body runs; "" where the kernel does.
         self.reasons: dict[str, str] = {"cublas": "matmul_backend is 'cublas'"}
 
@@ -192,9 +200,10 @@ class KernelBody:
         """Whether the kernel would run now, as earlier calls under this choice have found."""
         return self.reasons.get(self._choice()) == ""
 
-    def _setting(self) -> tuple[str, str] | None:
-        """The settings at present that decide what runs."""
-        return (MATMUL_BACKEND.get(), MATMUL_PRECISION.get()) if self.selectable else None
+    def _settings(self) -> list[tuple[Callable[[], Any], Any]]:
+        """The settings that decide what runs, with their values at present."""
+        variables = (MATMUL_BACKEND, MATMUL_PRECISION) if self.selectable else ()
+        return [(variable.get, variable.get()) for variable in variables]
 
     def _choice(self) -> str:
         """The choice at present between the kernel and the body, as a key of `reasons`."""
@@ -202,17 +211,12 @@ class KernelBody:
         return f"autotune in {MATMUL_PRECISION.get()}" if choice == "autotune" else choice
 
     def __call__(self, *xs: Block, **out: Any) -> Any:
-        if not self.prepared or CAPTURED.get() is not None:  # a graph has memory of its own
+        repeated = self.repeat(*xs, *by_position(out)) if out else self.repeat(*xs)
+        if repeated is None:
             return self._run(xs, out)
-        # As `_setting` has it, in a call less.
-        setting = (MATMUL_BACKEND.get(), MATMUL_PRECISION.get()) if self.selectable else None
-        key, arrays, addresses = arguments(self.launcher.runner, setting, xs, out)
-        prepared = self.prepared.get(key)
-        if prepared is None:
-            return self._run(xs, out)
-        results = prepared.run(arrays, addresses)
+        names, results = repeated
         for observer in OBSERVERS.get():
-            observer.on_kernel(prepared.names, "")
+            observer.on_kernel(names, "")
         return results
 
     def _run(self, xs: Sequence[Block], out: Mapping[str, Any]) -> Any:
@@ -241,12 +245,9 @@ class KernelBody:
             kernel = kernel.kernel
         if not self.runs_kernel:
             return None
-        if CAPTURED.get() is None:
-            runner, setting = self.launcher.runner, self._setting()
-            key, arrays, addresses = arguments(runner, setting, xs, following)
-            prepared = self.prepared.get(key)
-            if prepared is not None:
-                return prepared.run(arrays, addresses)
+        repeated = self.repeat(*xs, *by_position(following))
+        if repeated is not None:
+            return repeated[1]
         try:
             results, _ = self._launched(kernel, xs, following)
         except CompileError:
@@ -295,12 +296,10 @@ class KernelBody:
         """The results of a kernel's function, and the names of what it has launched. The first such
         calls are prepared to be repeated."""
         launcher, recording = self.launcher, None
-        if CAPTURED.get() is None and len(self.prepared) + len(self.unprepared) < MOST_PREPARED:
-            setting, runner = self._setting(), launcher.runner
-            key, arrays, _ = arguments(runner, setting, xs, keywords)
-            if key not in self.unprepared:
-                _, to_write, _ = arguments(runner, setting, (), keywords)
-                recording = KernelRecording(launcher.backend, arrays, len(to_write))
+        if CAPTURED.get() is None and self.recorded < MOST_RECORDED:
+            self.recorded += 1
+            named = by_position(keywords)
+            recording = KernelRecording(launcher.backend, [*xs, *named], sum(map(is_array, named)))
         launcher.launched.clear()
         token = RECORDING.set(recording)
         try:
@@ -309,11 +308,9 @@ class KernelBody:
             RECORDING.reset(token)
         names = " ".join(dict.fromkeys(map(str, launcher.launched)))
         if recording is not None:
-            prepared = recording.prepared(results, launcher.constants())
-            if prepared is None:
-                self.unprepared.add(key)
-            else:
-                self.prepared[key] = prepared
+            constants, settings = launcher.constants(), self._settings()
+            known = recording.repeat(results, constants, settings, self.repeat)
+            self.repeat = known or self.repeat
         return results, names
 
     def _measured(self, xs: Sequence[Block], out: Mapping[str, Any]) -> str:
@@ -325,7 +322,7 @@ class KernelBody:
         kernel, body = (seconds(partial(f, *xs, **out)) for f in (self.kernel, self.body))
         if kernel <= body:
             return ""
-        self.prepared.clear()  # among which may be what was measured
+        self.repeat = repeats_nothing  # what was measured may be among what it repeats
         return f"measured: {body * 1e6:.0f} us, the kernel {kernel * 1e6:.0f} us"
 
 

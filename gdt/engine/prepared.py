@@ -2,8 +2,8 @@
 
 What such a function allocates and launches depends on its arguments that are no arrays, and on how
 its arrays lie in memory: on their shapes, strides and alignment, and on which of them are one. So
-the recording of a call is kept by these as a `Prepared`, which allocates the same memory and
-launches the same kernels on other arrays.
+the recording of a call becomes a function of a few lines, which tests whether other arguments are
+alike in all this, allocates the same memory for them, and launches the same kernels.
 
 A function may compute by functions of the array namespace too, which a recording does not see. Its
 calls are kept only if all memory is accounted for: what a kernel reads or writes belongs to an
@@ -16,60 +16,37 @@ every call.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import combinations
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.backend.protocol import Backend, KernelRunner
+from gdt.backend.graphs import CAPTURED
+from gdt.backend.protocol import Backend
 from gdt.cuda.runner import ArgumentPlace, KernelCall, Launch
 from gdt.cuda.sources import Parameter, parameters
 from gdt.cuda.tensor_map import TensorMap
-from gdt.engine.source import as_tuple
+from gdt.engine.source import as_tuple, define
 
 Block = Any
 
 ALIGNMENT = 16  # bytes, beyond which no launch function looks at addresses
 VALUES = frozenset((int, float, complex, str, bool, type(None), *np.sctypeDict.values()))
-INEXACT = VALUES - {int, str, bool, type(None)}  # whose equal values may differ
+INEXACT = VALUES - {int, str, bool, type(None)}  # whose equal values may differ: 0.0 is not -0.0
+
+Repeat = Callable[..., tuple[str, Any] | None]
+"""A function of the arguments of a kernel's function: the names of the kernels that it has
+launched, and the results; None if it repeats no such call, and has launched nothing."""
 
 
-def arguments(
-    runner: KernelRunner, setting: Any, xs: Sequence[Any], keywords: Mapping[str, Any] = {}
-) -> tuple[tuple[Any, ...], list[Block], list[int]]:
-    """Return the key of a call of a kernel's function, which holds all that decides what the call
-    does; the arrays among its arguments; and their addresses.
-
-    setting: what decides too. xs, keywords: arrays and numbers; and tuples of them by name.
-    """
-    key: list[Any] = [setting, runner.arch]
-    arrays: list[Block] = []
-    addresses: list[int] = []
-    find, rest = runner.address, 0
-    for x in (*xs, *_named(keywords)) if keywords else xs:
-        kind = type(x)
-        if kind in VALUES:
-            key.append((kind, repr(x) if kind in INEXACT else x))  # 0.0 is not -0.0
-            continue
-        if kind is np.ndarray and not x.shape:  # a number that a program has
-            key.append((x.dtype, x.tobytes()))
-            continue
-        address = find(x)
-        rest |= address
-        arrays.append(x)
-        addresses.append(address)
-        key += (x.shape, x.strides, x.dtype)
-    if rest % ALIGNMENT:
-        key.append(tuple([a % ALIGNMENT for a in addresses]))
-    if len(set(addresses)) < len(addresses):  # some of them are one
-        key.append(tuple(map(addresses.index, addresses)))
-    return tuple(key), arrays, addresses
+def repeats_nothing(*xs: Any) -> None:
+    """The function that repeats no call."""
 
 
-def _named(keywords: Mapping[str, Any]) -> list[Any]:
+def by_position(keywords: Mapping[str, Any]) -> list[Any]:
+    """Return arguments that are given by name, and what is in tuples, one after another."""
     values: list[Any] = []
     for name, value in keywords.items():
         values += (name, len(value), *_flat(value)) if isinstance(value, tuple) else (name, value)
@@ -85,6 +62,11 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
+def is_array(x: Any) -> bool:
+    """Whether an argument is an array of a device. (A program has numbers in NumPy's arrays.)"""
+    return type(x) not in VALUES and not (type(x) is np.ndarray and not x.shape)
+
+
 class View(NamedTuple):
     """Elements of the array of that number: from `first` on, in this shape; all of the array if
     `shape` is None."""
@@ -93,88 +75,23 @@ class View(NamedTuple):
     first: int = 0
     shape: tuple[int, ...] | None = None
 
-    def of(self, arrays: Sequence[Block]) -> Block:
-        """Return the view."""
-        array, shape = arrays[self.number], self.shape
-        if shape is None:
-            return array
+    def of(self, array: Block) -> Block:
+        """Return the view of an array."""
+        shape = self.shape
+        assert shape is not None
         return array.reshape(-1)[self.first : self.first + math.prod(shape)].reshape(shape)
-
-
-class Prepared:
-    """A call of a kernel's function on other arrays.
-
-    names: the kernels that it launches. memory: what it allocates: shapes and dtypes, or the number
-    of an array of which it makes a copy without gaps. results: views of its arrays, of the memory
-    and of `constants`, in this order.
-    """
-
-    __slots__ = (
-        "_constants",
-        "_copy",
-        "_find",
-        "_launches",
-        "_memory",
-        "_new",
-        "_pick",
-        "_views",
-        "names",
-    )
-
-    def __init__(
-        self,
-        backend: Backend,
-        names: str,
-        memory: Sequence[tuple[tuple[int, ...], np.dtype] | int],
-        launches: Sequence[Launch],
-        results: View | tuple[View, ...],
-        constants: Sequence[Block],
-    ) -> None:
-        self.names, self._launches = names, tuple(launches)
-        # CuPy looks up the class of an element in less time than a dtype, and `empty`, which passes
-        # an order by its name, takes half as long again as the constructor.
-        self._memory: list[tuple[Any, Any]] = [
-            (None, m) if isinstance(m, int) else (m[0], _class_of_elements(m[1])) for m in memory
-        ]
-        self._new, self._copy = backend.xp.ndarray, backend.xp.ascontiguousarray
-        self._find = backend.runner.address  # type: ignore[union-attr]
-        self._views, self._constants = results, constants
-        # Of most kernels the results are whole arrays.
-        views = (results,) if isinstance(results, View) else results
-        is_plain = all(view.shape is None for view in views) and (
-            len(views) > 1 or views is not results
-        )
-        self._pick = itemgetter(*[view.number for view in views]) if is_plain else None
-
-    def run(self, arrays: list[Block], addresses: list[int]) -> Any:
-        """Allocate, launch on the arrays of a call, and return the results."""
-        for shape, what in self._memory:
-            array = self._copy(arrays[what]) if shape is None else self._new(shape, what)
-            arrays.append(array)
-            addresses.append(self._find(array))
-        for launch in self._launches:
-            launch(arrays, addresses)
-        arrays += self._constants
-        if self._pick is not None:
-            return self._pick(arrays)
-        if isinstance(self._views, View):
-            return self._views.of(arrays)
-        return tuple([view.of(arrays) for view in self._views])
-
-
-def _class_of_elements(dtype: np.dtype) -> Any:
-    """Return the class of a dtype's elements, or a dtype that its class does not tell."""
-    return dtype.type if np.dtype(dtype.type) == dtype else dtype
 
 
 class KernelRecording:
     """The memory and the launches of one call of a kernel's function.
 
-    arrays: the arrays among its arguments, of which the last `to_write` are to be written.
+    arguments: of the function, by position; see `by_position`. to_write: how many arrays, the last
+    ones among them, are to be written.
     """
 
-    def __init__(self, backend: Backend, arrays: Sequence[Block], to_write: int) -> None:
-        self._backend, self._given, self._to_write = backend, tuple(arrays), to_write
+    def __init__(self, backend: Backend, arguments: Sequence[Any], to_write: int) -> None:
+        self._backend, self._arguments, self._to_write = backend, tuple(arguments), to_write
+        self._given = [x for x in arguments if is_array(x)]
         self._memory: list[Block] = []
         self._sources: dict[int, Block] = {}  # of the copies among the memory, by their number
         self.calls: list[KernelCall] = []
@@ -193,11 +110,18 @@ class KernelRecording:
         """Note a call that was launched."""
         self.calls.append(call)
 
-    def prepared(self, results: Any, constants: Iterable[Block]) -> Prepared | None:
-        """Return what was recorded, for calls with the same key; None if some memory is not
-        accounted for.
+    def repeat(
+        self,
+        results: Any,
+        constants: Iterable[Block] = (),
+        settings: Sequence[tuple[Callable[[], Any], Any]] = (),
+        otherwise: Repeat = repeats_nothing,
+    ) -> Repeat | None:
+        """Return a function that repeats what was recorded for arguments that are alike, and calls
+        `otherwise` for others; None if some memory is not accounted for.
 
-        constants: the arrays that all calls share.
+        constants: the arrays that all calls share. settings: functions, and the values that they
+        return if the call may be repeated.
         """
         assert self._backend.runner is not None
         runner, find, count = self._backend.runner, self._backend.runner.address, len(self._given)
@@ -247,14 +171,140 @@ class KernelRecording:
             if view.shape is not None and math.prod(view.shape) == math.prod(memory[at][0]):
                 memory[at] = view.shape, memory[at][1]
                 views[n] = View(view.number)
-        return Prepared(
-            self._backend,
-            " ".join(dict.fromkeys(str(call.instance) for call in self.calls)),
-            memory,
-            [runner.prepare(call, places) for call, places in placed],
-            tuple(views) if isinstance(results, tuple) else views[0],
-            arrays[end:],
-        )
+        source = RepeatSource(self._backend, otherwise)
+        source.test_settings(len(self._arguments), settings)
+        source.test_arguments(self._arguments)
+        source.test_addresses(extents.addresses[:count])
+        source.allocate(memory)
+        source.launch([runner.prepare(call, places) for call, places in placed])
+        names = " ".join(dict.fromkeys(str(call.instance) for call in self.calls))
+        source.return_(names, views, isinstance(results, tuple), arrays[end:])
+        return source.function()
+
+
+class RepeatSource:
+    """The source of a function that repeats a call, to which the methods add in their order.
+
+    Its arguments are `x0`, `x1`, ...; the given arrays among them and the memory are `arrays`, and
+    their addresses `a0`, `a1`, ...
+    """
+
+    def __init__(self, backend: Backend, otherwise: Repeat) -> None:
+        runner = backend.runner
+        assert runner is not None
+        # `empty`, which passes an order by its name, takes half as long again as the constructor.
+        self._names = {
+            "captured": CAPTURED.get, "runner": runner, "find": runner.address,
+            "new": backend.xp.ndarray, "copy": backend.xp.ascontiguousarray, "otherwise": otherwise,
+        }  # fmt: skip
+        self._arch = runner.arch
+        self._lines: list[str] = []
+        self._arrays: list[str] = []
+
+    def _name(self, stem: str, value: Any) -> str:
+        """Return the name of a value; calls of one kind have the same names, and one source."""
+        name = f"{stem}_{len(self._names)}"
+        self._names[name] = value
+        return name
+
+    def test_settings(self, count: int, settings: Sequence[tuple[Callable[[], Any], Any]]) -> None:
+        """Add the test of the number of arguments and of what else decides. (A graph has memory of
+        its own.)"""
+        tests = [f"len(xs) == {count}", "captured() is None"]
+        tests.append(f"runner.arch == {self._name('arch', self._arch)}")
+        for get, value in settings:
+            tests.append(f"{self._name('setting', get)}() == {self._name('value', value)}")
+        self._lines.append(f"if {' and '.join(tests)}:")
+
+    def test_arguments(self, arguments: Sequence[Any]) -> None:
+        """Add the test of numbers, and of how arrays lie."""
+        names = [f"x{n}" for n in range(len(arguments))]
+        self._arrays += [x for x, a in zip(names, arguments, strict=True) if is_array(a)]
+        tests = [test for pair in zip(names, arguments, strict=True) for test in self._tests(*pair)]
+        self._lines += [f"    {_tuple_of(names)} = xs", f"    if {' and '.join(tests)}:"]
+
+    def _tests(self, x: str, argument: Any) -> Iterator[str]:
+        kind = type(argument)
+        yield f"type({x}) is {self._name('kind', kind)}"
+        if is_array(argument):
+            for fact in ("shape", "strides", "dtype"):
+                yield f"{x}.{fact} == {self._name(fact, getattr(argument, fact))}"
+        elif kind is np.ndarray:
+            yield f"{x}.dtype == {self._name('dtype', argument.dtype)}"
+            yield f"{x}.tobytes() == {self._name('value', argument.tobytes())}"
+        elif kind in INEXACT:
+            yield f"repr({x}) == {self._name('value', repr(argument))}"
+        else:
+            yield f"{x} == {self._name('value', argument)}"
+
+    def test_addresses(self, addresses: Sequence[int]) -> None:
+        """Add the test of the alignment of arrays, and of which of them are one."""
+        names = [f"a{n}" for n in range(len(addresses))]
+        finds = [f"{a} = find({x})" for a, x in zip(names, self._arrays, strict=True)]
+        self._lines += [f"        {find}" for find in finds]
+        offsets = [a % ALIGNMENT for a in addresses]
+        tests = ["True"]
+        if any(offsets):
+            tests = [f"{a} % {ALIGNMENT} == {n}" for a, n in zip(names, offsets, strict=True)]
+        elif offsets:
+            tests = [f"not ({' | '.join(names)}) % {ALIGNMENT}"]
+        first = [addresses.index(a) for a in addresses]  # array with the same address
+        tests += [f"a{n} == a{i}" for n, i in enumerate(first) if n != i]
+        different = sorted({*first})
+        if len(different) > 1:
+            tests.append(f"len({{{', '.join(f'a{n}' for n in different)}}}) == {len(different)}")
+        self._lines.append(f"        if {' and '.join(tests)}:")
+
+    def allocate(self, memory: Sequence[tuple[tuple[int, ...], np.dtype] | int]) -> None:
+        """Add the memory: of shapes and dtypes, or copies of arrays, by their number."""
+        for what in memory:
+            n = len(self._arrays)
+            if isinstance(what, int):
+                made = f"copy({self._arrays[what]})"
+            else:
+                shape, dtype = self._name("shape", what[0]), _class_of_elements(what[1])
+                made = f"new({shape}, {self._name('dtype', dtype)})"
+            self._arrays.append(f"y{n}")
+            self._lines += [f"            y{n} = {made}", f"            a{n} = find(y{n})"]
+
+    def launch(self, launches: Sequence[Launch]) -> None:
+        """Add launches on the arrays."""
+        addresses = [f"a{n}" for n in range(len(self._arrays))]
+        self._lines.append(f"            arrays = {_tuple_of(self._arrays)}")
+        self._lines.append(f"            addresses = {_tuple_of(addresses)}")
+        for launch in launches:
+            self._lines.append(f"            {self._name('launch', launch)}(arrays, addresses)")
+
+    def return_(
+        self, names: str, views: Sequence[View], is_tuple: bool, constants: Sequence[Block]
+    ) -> None:
+        """Add the names of the kernels and the results, views of the arrays and of constants."""
+        arrays = [*self._arrays, *[self._name("constant", c) for c in constants]]
+        results = [
+            arrays[view.number]
+            if view.shape is None
+            else f"{self._name('view', view)}.of({arrays[view.number]})"
+            for view in views
+        ]
+        shown = _tuple_of(results) if is_tuple else results[0]
+        self._lines.append(f"            return {self._name('names', names)}, {shown}")
+
+    def function(self) -> Repeat:
+        """Return the function."""
+        lines = [*self._lines, "return otherwise(*xs)"]
+        repeat: Repeat = define("repeat(*xs)", lines, self._names, "<gdt launch>")
+        return repeat
+
+
+def _tuple_of(names: Iterable[str]) -> str:
+    """Return the source of a tuple."""
+    return f"({''.join(f'{name}, ' for name in names)})"
+
+
+def _class_of_elements(dtype: np.dtype) -> Any:
+    """Return the class of a dtype's elements, which CuPy looks up in less time; or a dtype that its
+    class does not tell."""
+    return dtype.type if np.dtype(dtype.type) == dtype else dtype
 
 
 def pointers(call: KernelCall) -> Iterator[tuple[int, Parameter, Block]]:

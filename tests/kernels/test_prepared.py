@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from gdt.cuda.runner import CudaRunner, KernelCall, address, check
 from gdt.cuda.sources import parameters
 from gdt.cuda.tensor_map import TensorMap
 from gdt.engine.launcher import KernelBody, Launcher
-from gdt.engine.prepared import KernelRecording, Prepared, arguments
+from gdt.engine.prepared import KernelRecording, Repeat, by_position
 
 from . import strict_kernels
 from .emulation import EmulatedBackend
@@ -226,16 +227,16 @@ def made(name: str) -> Made:
     return Made(list(leaves((given, tuple(options.values())))), calls)
 
 
-def recorded(one: Made, runner: Runner, memory: Memory) -> Prepared:
+def recorded(one: Made, runner: Runner, memory: Memory) -> Repeat:
     xp = SimpleNamespace(ndarray=memory, ascontiguousarray=np.ascontiguousarray)
     recording = KernelRecording(
         SimpleNamespace(runner=runner, empty=np.empty, xp=xp), one.arrays, 0
     )
     for call in one.calls(recording.empty):
         recording.add(call)
-    prepared = recording.prepared((), ())
-    assert prepared is not None
-    return prepared
+    repeat = recording.repeat(())
+    assert repeat is not None
+    return repeat
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -246,7 +247,7 @@ def test_the_driver_gets_what_a_launch_that_is_made_anew_passes(
     monkeypatch.setattr(tensor_map, "driver", lambda: encoder)
     cuda, first = runner.cupy.cuda, made(name)
     alive = [weakref.ref(a) for a in first.arrays if a.dtype != np.uint64]
-    prepared = recorded(first, runner, memory)
+    repeat = recorded(first, runner, memory)
     del first
     assert alive
     assert not any(reference() for reference in alive)  # a launch holds no array
@@ -257,7 +258,7 @@ def test_the_driver_gets_what_a_launch_that_is_made_anew_passes(
         memory.rewind()
         wanted = [contents(call) for call in calls]
         cuda.signatures = iter([list(map(len, content)) for content in wanted])
-        prepared.run(other.arrays, list(map(address, other.arrays)))
+        assert repeat(*other.arrays) is not None
         memory.rewind()
         sizes = [[*(*c.grid, 1, 1)[:3], *(*c.block, 1, 1)[:3], c.shared, stream, 0] for c in calls]
         assert cuda.launches == [
@@ -268,10 +269,10 @@ def test_the_driver_gets_what_a_launch_that_is_made_anew_passes(
 
 def test_a_thread_has_a_context_and_parameters_of_its_own() -> None:
     runner, memory = Runner(), Memory()
-    prepared, tables = recorded(made("numbers"), runner, memory), []
+    (call,), tables = made("numbers").calls(memory), []
+    launch: Any = runner.prepare(call, [])
 
     def look() -> None:
-        launch: Any = prepared._launches[0]
         tables.append(launch._parameters.of_launch)
 
     for thread in [threading.Thread(target=look) for _ in range(2)]:
@@ -285,21 +286,48 @@ def test_a_thread_has_a_context_and_parameters_of_its_own() -> None:
 
 def test_what_calls_depend_on_is_told_apart() -> None:
     runner = Runner()
+    runner.cupy.cuda.signatures = itertools.repeat([])
+    backend = SimpleNamespace(runner=runner, empty=np.empty, xp=np)
     whole = array(2, 6, 8)
-    x, y = array(6, 4), array(6, 4)
+    x, y, total = array(6, 4), array(6, 4), array(1, 1)
     calls: list[tuple[Any, ...]] = [
         (x, y), (x, x), (y, array(4, 6)), (x.T, array(4, 6)), (whole[0, :, :4], y),
         (whole.reshape(-1)[1:25].reshape(6, 4), y), (y, whole.reshape(-1)[1:25].reshape(6, 4)),
         (x, array()), (x, array() + 1), (x, 0.0), (x, -0.0), (x, 0), (x, False), (x, None), (x,),
         (x.astype("f8"), y),
     ]  # fmt: skip
-    keys = [arguments(runner, None, xs)[0] for xs in calls]
-    keys += [arguments(runner, ("cublas", "float32"), (x, y))[0]]
-    keys += [arguments(runner, None, (x,), named)[0] for named in (
+    calls += [(x, *by_position(named)) for named in (
         {"out": y}, {"joined": y}, {"out": (y,)}, {"out": (y, "relu")}, {"out": (y, "none")},
     )]  # fmt: skip
-    assert len(set(keys)) == len(keys)
-    assert arguments(runner, None, (y, array(6, 4)))[0] == keys[0]
+    (launch,) = launches.reduce("Sum", total.reshape(1, 1, 1), total, np.empty)
+    repeats: list[Repeat] = []
+    for call in calls:
+        recording = KernelRecording(backend, call, 0)
+        recording.add(launch)
+        repeat = recording.repeat((), [total])
+        assert repeat is not None
+        repeats.append(repeat)
+    for repeat, own in zip(repeats, calls, strict=True):
+        for call in calls:
+            assert (repeat(*call) is not None) is (call is own)
+    assert repeats[0](y, array(6, 4)) is not None
+    runner.arch = "sm_80"
+    assert repeats[0](*calls[0]) is None
+
+
+def test_a_setting_is_told_apart() -> None:
+    runner, one, chosen = Runner(), made("numbers"), [1]
+    recording = KernelRecording(
+        SimpleNamespace(runner=runner, empty=np.empty, xp=np), one.arrays, 0
+    )
+    for call in one.calls(recording.empty):
+        recording.add(call)
+    runner.cupy.cuda.signatures = itertools.repeat([])
+    repeat = recording.repeat((), (), [(lambda: chosen[0], 1)])
+    assert repeat is not None
+    assert repeat(*one.arrays) is not None
+    chosen[0] = 2
+    assert repeat(*one.arrays) is None
 
 
 # ---------------------------------------------------------------- what is not repeated
@@ -381,10 +409,11 @@ def test_what_functions_of_arrays_compute_is_not_left_out(
 def test_operands_that_overlap_are_not_repeated(emulated: EmulatedBackend) -> None:
     body = KernelBody("sum", 1, emulated, lambda launcher, x, y: plain(launcher, x), np.sum, {})
     memory = array(1, 3, 3, 5)
+    before = emulated.runner.prepared
     body(memory[:, :2], memory[:, 1:])
-    assert not body.prepared
+    assert emulated.runner.prepared == before
     body(array(1, 2, 3, 5), array(1, 2, 3, 5))
-    assert len(body.prepared) == 1
+    assert emulated.runner.prepared == before + 1
 
 
 def test_a_measured_choice_of_the_body_is_kept(emulated: EmulatedBackend) -> None:
