@@ -267,7 +267,8 @@ __global__ void __launch_bounds__(THREADS, 1)
   for (int i = 0; i < EACH; i++) {
     const int row = threadIdx.y + SIDE * i;
     inverse[i] = total[i] == 0.f ? 1.f : 1.f / total[i];
-    if (threadIdx.x == 0 && row < queries.rows) lse[first + row] = high[i] + log(total[i]);
+    if (lse && threadIdx.x == 0 && row < queries.rows)
+      lse[first + row] = high[i] + log(total[i]);
   }
   write_sums<WIDTH>(sums, out + first * problem.values, queries.rows, problem.values, inverse);
 }

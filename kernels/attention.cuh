@@ -3,7 +3,7 @@
 //
 // Arguments. q, g: (items..., queries, features), (items..., queries, values); k, v: (items...,
 // keys, features), (items..., keys, values); lse, product: (items..., queries), float32, product
-// the sum of g out. out: (items, queries, values). dq: (items, queries, features), dk: (items,
+// the sum of g out; lse as a result may be null. out: (items, queries, values). dq: (items, queries, features), dk: (items,
 // keys, features), dv: (items, keys, values), all float32. first_query, first_key: (items...), the
 // positions of an item's first query and key in sequences of total_queries and total_keys, or null
 // for 0; positions past these totals are padding. causal: whether a query sees only keys up to its

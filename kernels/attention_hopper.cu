@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     const float whole = merge_row(softmax.total[half], [](float a, float b) { return a + b; });
     const int row = strip + own_row(half);
     factors[half] = whole == 0.f ? 1.f : problem.factor / whole;
-    if (own_column() == 0 && row < rows)
+    if (lse && own_column() == 0 && row < rows)
       lse[first + row] = softmax.high[half] * LN_2 + log(whole);
   }
   write_rows<WIDTH>(sums, out + first * WIDTH, strip, rows, factors[0], factors[1]);

@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                   factor = whole == 0.f ? 1.f : problem.factor / whole;
       const int row = strip + s * STRIP + own_row(half);
       if (row >= rows) continue;
-      if (own_column() == 0) lse[first + row] = high[s][half] * LN_2 + log(whole);
+      if (lse && own_column() == 0) lse[first + row] = high[s][half] * LN_2 + log(whole);
       T* to = out + (first + row) * problem.values;
 #pragma unroll
       for (int g = 0; g < OUT; g++) {

@@ -9,7 +9,7 @@
 //
 // Arguments. logits: (items..., rows, classes), rows contiguous; labels: (items..., rows); scale:
 // (items..., rows), or one number for all rows (scale_step 0), or null for 1. loss, lse: (items,
-// rows); gradient: (items, rows, classes), may be the logits themselves. Rows with y == ignore have
+// rows), lse of whole rows or null; gradient: (items, rows, classes), may be the logits themselves. Rows with y == ignore have
 // loss and gradient 0. A label outside [0, total) is never used as an index: its row has loss NaN
 // and gradient 0, and `error`, which starts with all bits set, becomes (row << 32 | label) of the
 // first such row; a label beyond 32 bits is stored as the nearest number of 32.
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
   const Row<A> whole = reduce_row<A, ROW_THREADS>(mine, scratch);
   const A row_lse = whole.max + log(whole.sum);
   if (thread == 0) {
-    lse[at] = row_lse;
+    if (lse) lse[at] = row_lse;
     loss[at] = labelled_loss(y, row_loss(row_lse, logit, whole.total, smoothing, classes));
   }
   if (!gradient) return;
@@ -212,7 +212,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1)
   for (int i = 1; i < CLUSTER; i++) whole = merge_rows(whole, parts[i]);
   const A row_lse = whole.max + log(whole.sum);
   if (rank == 0 && thread == 0) {
-    lse[at] = row_lse;
+    if (lse) lse[at] = row_lse;
     loss[at] = labelled_loss(y, row_loss(row_lse, logit, whole.total, smoothing, classes));
   }
   if (!gradient) return;

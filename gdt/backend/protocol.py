@@ -34,6 +34,9 @@ class KernelRunner(Protocol):
     def cudnn(self) -> Cudnn:
         """cuDNN on the current device and stream; KernelError where there is none."""
 
+    def allocate(self, nbytes: int) -> tuple[Any, int]:
+        """Return uninitialised memory that is no array, and its address."""
+
     def run(self, call: KernelCall) -> None:
         """Check the arguments and launch, without waiting for the end.
 

@@ -269,6 +269,11 @@ class CudaRunner:
     _functions: dict[tuple[int, Instance], Any] = field(default_factory=dict)
     _allowed: dict[int, int] = field(default_factory=dict)  # bytes of dynamic shared memory
 
+    def allocate(self, nbytes: int) -> tuple[Any, int]:
+        """Return memory of the current device from CuPy's pool, and its address."""
+        memory = self.cupy.cuda.alloc(nbytes)
+        return memory, memory.ptr
+
     def run(self, call: KernelCall) -> None:
         """Check the arguments and launch, without waiting for the end."""
         arguments = _for_cupy(check(call))

@@ -16,7 +16,7 @@ every call.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -74,12 +74,6 @@ class View(NamedTuple):
     number: int
     first: int = 0
     shape: tuple[int, ...] | None = None
-
-    def of(self, array: Block) -> Block:
-        """Return the view of an array."""
-        shape = self.shape
-        assert shape is not None
-        return array.reshape(-1)[self.first : self.first + math.prod(shape)].reshape(shape)
 
 
 class KernelRecording:
@@ -175,7 +169,7 @@ class KernelRecording:
         source.test_settings(len(self._arguments), settings)
         source.test_arguments(self._arguments)
         source.test_addresses(extents.addresses[:count])
-        source.allocate(memory)
+        source.allocate(memory, {view.number for view in views})
         source.launch([runner.prepare(call, places) for call, places in placed])
         names = " ".join(dict.fromkeys(str(call.instance) for call in self.calls))
         source.return_(names, views, isinstance(results, tuple), arrays[end:])
@@ -195,7 +189,8 @@ class RepeatSource:
         # `empty`, which passes an order by its name, takes half as long again as the constructor.
         self._names = {
             "captured": CAPTURED.get, "runner": runner, "find": runner.address,
-            "new": backend.xp.ndarray, "copy": backend.xp.ascontiguousarray, "otherwise": otherwise,
+            "new": backend.xp.ndarray, "copy": backend.xp.ascontiguousarray,
+            "allocate": runner.allocate, "otherwise": otherwise,
         }  # fmt: skip
         self._arch = runner.arch
         self._lines: list[str] = []
@@ -255,17 +250,23 @@ class RepeatSource:
             tests.append(f"len({{{', '.join(f'a{n}' for n in different)}}}) == {len(different)}")
         self._lines.append(f"        if {' and '.join(tests)}:")
 
-    def allocate(self, memory: Sequence[tuple[tuple[int, ...], np.dtype] | int]) -> None:
-        """Add the memory: of shapes and dtypes, or copies of arrays, by their number."""
+    def allocate(
+        self, memory: Sequence[tuple[tuple[int, ...], np.dtype] | int], results: Container[int]
+    ) -> None:
+        """Add the memory: of shapes and dtypes, or copies of arrays, by their number. Arrays that
+        are no `results`, by their numbers too, need only be memory."""
         for what in memory:
             n = len(self._arrays)
             if isinstance(what, int):
-                made = f"copy({self._arrays[what]})"
-            else:
+                made = f"y{n} = copy({self._arrays[what]}); a{n} = find(y{n})"
+            elif n in results:
                 shape, dtype = self._name("shape", what[0]), _class_of_elements(what[1])
-                made = f"new({shape}, {self._name('dtype', dtype)})"
+                made = f"y{n} = new({shape}, {self._name('dtype', dtype)}); a{n} = find(y{n})"
+            else:
+                nbytes = math.prod(what[0]) * what[1].itemsize
+                made = f"y{n}, a{n} = allocate({self._name('nbytes', nbytes)})"
             self._arrays.append(f"y{n}")
-            self._lines += [f"            y{n} = {made}", f"            a{n} = find(y{n})"]
+            self._lines.append(f"            {made}")
 
     def launch(self, launches: Sequence[Launch]) -> None:
         """Add launches on the arrays."""
@@ -280,14 +281,15 @@ class RepeatSource:
     ) -> None:
         """Add the names of the kernels and the results, views of the arrays and of constants."""
         arrays = [*self._arrays, *[self._name("constant", c) for c in constants]]
-        results = [
-            arrays[view.number]
-            if view.shape is None
-            else f"{self._name('view', view)}.of({arrays[view.number]})"
-            for view in views
-        ]
+        results = [self._view(arrays[view.number], view) for view in views]
         shown = _tuple_of(results) if is_tuple else results[0]
         self._lines.append(f"            return {self._name('names', names)}, {shown}")
+
+    def _view(self, array: str, view: View) -> str:
+        if view.shape is None:
+            return array
+        part = self._name("part", slice(view.first, view.first + math.prod(view.shape)))
+        return f"{array}.reshape(-1)[{part}].reshape({self._name('shape', view.shape)})"
 
     def function(self) -> Repeat:
         """Return the function."""

@@ -35,6 +35,7 @@ class EmulatedRunner:
 
     multiprocessors = 4
     address = staticmethod(address)
+    new_array: Callable[..., Any] = np.empty
 
     def __init__(self, arch: str = "sm_80") -> None:
         self.arch = arch
@@ -48,6 +49,10 @@ class EmulatedRunner:
         if self.recorded_cudnn is None:
             raise error(KernelError, "cudnn", "an emulated device has none of its own")
         return self.recorded_cudnn
+
+    def allocate(self, nbytes: int) -> tuple[Any, int]:
+        memory = self.new_array((nbytes,), np.uint8)
+        return memory, address(memory)
 
     def run(self, call: KernelCall) -> None:
         self._execute([call])

@@ -97,12 +97,17 @@ class Namespace:
             Device=Device, runtime=runtime, driver=driver, get_current_stream=lambda _: stream,
             memory=SimpleNamespace(OutOfMemoryError=error), alloc_pinned_memory=bytearray,
             UnownedMemory=cupy.cuda.UnownedMemory, MemoryPointer=cupy.cuda.MemoryPointer,
+            alloc=self._allocated,
         )  # fmt: skip
         self._memory = cupy.cuda.UnownedMemory(MEMORY, MEMORY, None, 0)
         self._offsets = itertools.cycle(range(0, MEMORY, 1 << 20))
 
     def _launched(self, *_: Any) -> None:
         self.counts["launches"] += 1
+
+    def _allocated(self, nbytes: int) -> Any:
+        self.counts["allocations"] += 1
+        return cupy.cuda.MemoryPointer(self._memory, next(self._offsets))
 
     def ndarray(self, shape: Any, dtype: Any, memptr: Any = None) -> Any:
         """Memory."""
@@ -214,6 +219,8 @@ STRICT = StrictCupy(1, libm.FUNCTIONS)
 
 class Zeros(EmulatedRunner):
     """A runner of the machine that simulates captures, whose kernels write zeros."""
+
+    new_array = STRICT.ndarray
 
     def run(self, call: KernelCall) -> None:
         pairs = zip(sources.parameters(call.instance), call.arguments, strict=True)

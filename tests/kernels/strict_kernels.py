@@ -36,6 +36,8 @@ CUPY = StrictCupy(4, libm.FUNCTIONS)
 class StrictRunner(EmulatedRunner):
     """Executes calls in the memory of strict devices: at once, or when a graph is launched."""
 
+    new_array = CUPY.ndarray
+
     def run(self, call: KernelCall) -> None:
         opened = replace(
             call,

@@ -251,6 +251,28 @@ def test_more_features_than_a_block_holds_have_no_kernel() -> None:
         launches.attention(wide, wide, wide, wide.copy(), lse, launches.Sight(3, 3, 1.0))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "arch", "kernel"),
+    [
+        ("float32", None, "attention"),
+        ("float16", None, "attention_mma"),
+        ("float16", "sm_90a", "attention_wgmma"),
+    ],
+)
+def test_results_have_the_same_bits_without_the_log_sum_exp(
+    dtype: str, arch: str | None, kernel: str, rng: np.random.Generator
+) -> None:
+    q, k, v = (normal(rng, (2, n, 64), dtype) for n in (70, 130, 130))
+    sight, execute = launches.Sight(70, 130, 0.1, True), Execute("random")
+    outs = [garbage(q.shape, q.dtype) for _ in range(2)]
+    lse = garbage((2, 70), DTYPES["float32"])
+    for out, sums in zip(outs, (lse, None), strict=True):
+        (call,) = launches.attention(q, k, v, out, sums, sight, mesh_ndim=1, arch=arch)
+        assert call.instance.kernel == kernel
+        execute([call])
+    assert outs[0].tobytes() == outs[1].tobytes()
+
+
 def test_infinite_and_nan_scores_give_what_numpy_gives() -> None:
     q = np.array([[1], [np.nan], [np.inf], [-np.inf], [1e38]], np.float32)
     k = np.array([[1], [2], [-3]], np.float32)

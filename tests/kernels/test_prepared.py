@@ -49,6 +49,13 @@ class Memory:
         assert found.shape == tuple(shape)
         return found
 
+    def allocate(self, nbytes: int) -> tuple[Array, int]:
+        """As a runner, one of the arrays."""
+        found = self.arrays[self.next]
+        self.next += 1
+        assert found.nbytes == nbytes
+        return found, address(found)
+
     def rewind(self) -> None:
         self.next = 0
 
@@ -174,8 +181,13 @@ class Cuda:
 class Runner(CudaRunner):
     """The runner of GPUs, whose arrays are NumPy's."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
         super().__init__(SimpleNamespace(cuda=Cuda()), "sm_90a", address)
+        self.memory = memory
+
+    def allocate(self, nbytes: int) -> tuple[Any, int]:
+        assert self.memory is not None
+        return self.memory.allocate(nbytes)
 
     def _function(self, call: KernelCall) -> Any:
         return SimpleNamespace(ptr=4096)
@@ -227,14 +239,13 @@ def made(name: str) -> Made:
     return Made(list(leaves((given, tuple(options.values())))), calls)
 
 
-def recorded(one: Made, runner: Runner, memory: Memory) -> Repeat:
-    xp = SimpleNamespace(ndarray=memory, ascontiguousarray=np.ascontiguousarray)
+def recorded(one: Made, runner: Runner, settings: Any = ()) -> Repeat:
     recording = KernelRecording(
-        SimpleNamespace(runner=runner, empty=np.empty, xp=xp), one.arrays, 0
+        SimpleNamespace(runner=runner, empty=np.empty, xp=np), one.arrays, 0
     )
     for call in one.calls(recording.empty):
         recording.add(call)
-    repeat = recording.repeat(())
+    repeat = recording.repeat((), (), settings)
     assert repeat is not None
     return repeat
 
@@ -243,11 +254,12 @@ def recorded(one: Made, runner: Runner, memory: Memory) -> Repeat:
 def test_the_driver_gets_what_a_launch_that_is_made_anew_passes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, runner, memory = Encoder(), Runner(), Memory()
+    encoder, memory = Encoder(), Memory()
+    runner = Runner(memory)
     monkeypatch.setattr(tensor_map, "driver", lambda: encoder)
     cuda, first = runner.cupy.cuda, made(name)
     alive = [weakref.ref(a) for a in first.arrays if a.dtype != np.uint64]
-    repeat = recorded(first, runner, memory)
+    repeat = recorded(first, runner)
     del first
     assert alive
     assert not any(reference() for reference in alive)  # a launch holds no array
@@ -317,14 +329,8 @@ def test_what_calls_depend_on_is_told_apart() -> None:
 
 def test_a_setting_is_told_apart() -> None:
     runner, one, chosen = Runner(), made("numbers"), [1]
-    recording = KernelRecording(
-        SimpleNamespace(runner=runner, empty=np.empty, xp=np), one.arrays, 0
-    )
-    for call in one.calls(recording.empty):
-        recording.add(call)
     runner.cupy.cuda.signatures = itertools.repeat([])
-    repeat = recording.repeat((), (), [(lambda: chosen[0], 1)])
-    assert repeat is not None
+    repeat = recorded(one, runner, [(lambda: chosen[0], 1)])
     assert repeat(*one.arrays) is not None
     chosen[0] = 2
     assert repeat(*one.arrays) is None

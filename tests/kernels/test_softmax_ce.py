@@ -138,6 +138,9 @@ def check_whole_rows(
     execute(launches.softmax_ce(logits, labels, ones, alone, None, flag, **options, **where))
     assert (ones.tobytes(), alone.tobytes()) == (loss.tobytes(), lse.tobytes())
     ones[:] = 1
+    execute(launches.softmax_ce(logits, labels, ones, None, None, flag, **options, **where))
+    assert ones.tobytes() == loss.tobytes()
+    ones[:] = 1
     calls = launches.softmax_ce_gradient(
         logits, labels, alone, ones, apart, total=classes, scale=factors, **options
     )

@@ -203,13 +203,13 @@ def attention(
     k: Array,
     v: Array,
     out: Array,
-    lse: Array,
+    lse: Array | None,
     sight: Sight,
     *,
     mesh_ndim: int = 0,
     arch: str | None = None,
 ) -> list[KernelCall]:
-    """Compute the results of queries, and the log-sum-exp `lse` of their scores.
+    """Compute the results of queries and, unless it is None, the log-sum-exp `lse` of their scores.
 
     q: (lead..., queries, features), k: (lead..., keys, features), v: (lead..., keys, values), of
     one dtype: float32, float16 or bfloat16. out: (items, queries, values), of their dtype. lse:

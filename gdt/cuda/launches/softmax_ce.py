@@ -69,7 +69,7 @@ def softmax_ce(
     logits: Array,
     labels: Array,
     loss: Array,
-    lse: Array,
+    lse: Array | None,
     gradient: Array | None,
     error_flag: Array,
     *,
@@ -80,7 +80,8 @@ def softmax_ce(
     arch: str | None = None,
     shared_limit: int = ROW_CACHE_BYTES,
 ) -> list[KernelCall]:
-    """Compute the loss, the log-sum-exp `lse` and, unless it is None, the gradient of whole rows.
+    """Compute the loss and, unless they are None, the log-sum-exp `lse` and the gradient of whole
+    rows.
 
     logits, gradient: (lead..., rows, classes).
     labels, loss, lse: (lead..., rows).

@@ -84,18 +84,19 @@ def attention_kernel(
     how: Spans,
     *,
     shards: Shards,
-) -> tuple[Block, Block]:
-    """The results of queries, and the logarithms of the denominators."""
+    alone: bool = False,
+) -> Any:
+    """The results of queries, and the logarithms of the denominators; `alone`, the former."""
     (q, k, v), leading = _operands(launcher, q, k, v)
     out = launcher.empty((*leading, q.shape[-2], v.shape[-1]), q.dtype.name)
-    denominators = launcher.empty((*leading, q.shape[-2]), "float32")
+    denominators = None if alone else launcher.empty((*leading, q.shape[-2]), "float32")
     sight = _sight(launcher, q, k, mask, key, how, shards, leading)
     launcher.run(
         launches.attention(
             q, k, v, out, denominators, sight, mesh_ndim=len(leading), arch=launcher.runner.arch
         )
     )
-    return out, denominators
+    return out if alone else (out, denominators)
 
 
 def gradient_kernel(

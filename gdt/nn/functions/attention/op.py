@@ -11,6 +11,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import all_on_one_mesh, as_operands
 from gdt.array.registry import public
 from gdt.caches import memoized
+from gdt.engine.first_output import first_output
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.nn.functions.attention.ring import attend_in_ring, for_tiles
 from gdt.nn.functions.attention.spans import Spans
@@ -188,10 +189,10 @@ def attention(
     q, mask = (q, True) if mask is None else _of_one_rank(q, k, v, mask)
     if how.has_tiles:
         return _of_tiles(q, k, v, mask, key, how)
-    return _attention(q, k, v, mask, key, how=how)[0]
+    return _attention(q, k, v, mask, key, how=how)
 
 
-_attention = attention_of_tiles.__call__  # a call of the object takes longer
+_attention = first_output(attention_of_tiles)
 
 
 def _of_one_rank(

@@ -116,30 +116,35 @@ def whole_kernel(
     shards: Shards,
     joined: Block = None,
     out: Block = None,
+    alone: bool = False,
     **_: Any,
-) -> tuple[Block, ...]:
-    """The kernel of `fused_cross_entropy`. With `joined`, the cotangent of the loss, it computes
-    the gradient of the logits too, in `out`."""
+) -> Any:
+    """The kernel of `fused_cross_entropy`; `alone`, of the loss. With `joined`, the cotangent of
+    that, it computes the gradient of the logits too, in `out`."""
     shape = (*_lead_shape(launcher, labels, logits), *logits.shape[launcher.mesh_ndim : -1])
     flag = _flag(launcher, shape, shards)
     wide = np.dtype(np.float64 if logits.dtype == np.float64 else np.float32)
-    loss, lse = (launcher.empty(shape, wide) for _ in range(2))
+    loss = launcher.empty(shape, wide)
+    lse = None if alone else launcher.empty(shape, wide)
     rows = len(shape) - launcher.mesh_ndim
     if joined is not None:
         _refuse_broadcast(launcher, logits, labels, joined)
     launcher.run(
         launches.softmax_ce(
             _logits(launcher, logits), _labels(launcher, labels),
-            _rows(launcher, loss, rows), _rows(launcher, lse, rows),
+            _rows(launcher, loss, rows), None if lse is None else _rows(launcher, lse, rows),
             None if out is None else _logits(launcher, out), flag,
             scale=None if joined is None else _scale(launcher, joined, rows),
             mesh_ndim=launcher.mesh_ndim, smoothing=label_smoothing,
             ignore=_ignored(ignore_index), arch=launcher.runner.arch,
         )
     )  # fmt: skip
+    loss = loss.astype(launcher.result_dtype(logits.dtype), copy=False)
+    if lse is None:
+        return loss
     one = launcher.keep("one", lambda: launcher.xp.ones((*shape, 1), wide))
     return (
-        loss.astype(launcher.result_dtype(logits.dtype), copy=False),
+        loss,
         lse.reshape(*shape, 1),
         one,
         *([] if out is None else [out]),

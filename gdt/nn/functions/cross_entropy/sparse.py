@@ -17,6 +17,7 @@ from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.caches import memoized
 from gdt.engine.declaration import FROM_ENGINE, Merging
+from gdt.engine.first_output import first_output
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
@@ -263,14 +264,13 @@ def sparse_softmax_cross_entropy_with_logits(
         static["label_smoothing"] = float(label_smoothing)
     if ignore_index is not None:
         static["ignore_index"] = int(ignore_index)
-    result: DistributedArray = _checked_op(labels.type, logits.type)(labels, logits, **static)[0]
-    return result
+    return _checked_loss(labels.type, logits.type)(labels, logits, **static)
 
 
 @memoized(500)
-def _checked_op(labels: ArrayType, logits: ArrayType) -> Callable[..., Any]:
-    """The op for operands of these types on their devices; DtypeError or ShapeError for operands
-    that do not fit."""
+def _checked_loss(labels: ArrayType, logits: ArrayType) -> Callable[..., DistributedArray]:
+    """The function that calls the op for operands of these types on their devices; DtypeError or
+    ShapeError for operands that do not fit."""
     shape = logits.shape
     if labels.dtype.kind not in "iu" or kind_of(logits.dtype) != "f" or not shape:
         raise error(
@@ -287,6 +287,10 @@ def _checked_op(labels: ArrayType, logits: ArrayType) -> Callable[..., Any]:
             remedy=ONE_HOT if labels.shape == shape else None,
         )
     if logits.layout.dims[-1]:
-        return cross_entropy_of_split.__call__
-    has_kernels = backend_of(logits.mesh).runner is not None
-    return (fused_cross_entropy if has_kernels else cross_entropy_of_whole).__call__
+        return lambda *args, **static: cross_entropy_of_split(*args, **static)[0]
+    if backend_of(logits.mesh).runner is None:
+        return lambda *args, **static: cross_entropy_of_whole(*args, **static)[0]
+    return _fused_loss
+
+
+_fused_loss = first_output(fused_cross_entropy)
