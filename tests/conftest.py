@@ -44,6 +44,14 @@ def pytest_collection_finish() -> None:
     gc.get_freeze_count, gc.unfreeze = lambda: 0, lambda: None
 
 
+@pytest.fixture(autouse=True, scope="module")
+def older_objects_are_no_garbage() -> None:
+    """Let searches for garbage, of which many tests ask for some, pass over what the modules before
+    have left in caches."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
     random.seed(0)
