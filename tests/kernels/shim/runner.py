@@ -44,7 +44,7 @@ COMMON = (
     "-fno-strict-aliasing", "-ffp-contract=off",
 )  # fmt: skip
 FLAGS = {
-    None: ("-O2", "-march=native", "-fno-math-errno"),
+    None: ("-O1", "-march=native", "-fno-math-errno"),  # -O2 takes longer to compile than it saves
     "address": (
         "-O1", "-g", "-fsanitize=address,undefined", "-fsanitize=bounds-strict",
         "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
