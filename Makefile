@@ -68,7 +68,7 @@ full-cupy: $(VENV)-cupy13/test-cupy13.stamp
 # random layouts.
 full-networks:
 	$(call EXHAUSTIVE,$(VENV)) -m networks_full tests/sharding/test_choice.py tests/examples/test_examples.py tests/nn/test_pipelined.py \
-		tests/prediction/test_plan.py
+		tests/prediction/test_plan.py tests/training/test_training_equivalence.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
 full-memory:

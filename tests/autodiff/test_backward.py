@@ -17,6 +17,7 @@ from gdt.observe import Observer, observing
 from gdt.testing import Oracle, Sample
 from tests.replays import any_values, placed_twice
 from tests.samples import SAMPLES, masks
+from tests.some_samples import ON_SOME_SAMPLES, SamplesOf
 
 MESHES = [
     gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU"),
@@ -47,9 +48,12 @@ def _is_masked(name: str, sample: Sample) -> bool:
     return name in masks.SAMPLES or (name == "getitem" and has_mask)
 
 
+@ON_SOME_SAMPLES
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_replayed_gradients_are_those_of_the_values_at_hand(name: str) -> None:
-    for n, sample in enumerate(SAMPLES[name]):
+def test_replayed_gradients_are_those_of_the_values_at_hand(
+    name: str, samples_of: SamplesOf
+) -> None:
+    for n, sample in enumerate(samples_of(name)):
         mesh = MESHES[(n + len(name)) % 2]  # samples take turns
         oracle = Oracle(FUNCTIONS[name], sample)
         if not oracle.differentiable:

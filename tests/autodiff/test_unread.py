@@ -19,6 +19,7 @@ from gdt.testing import Oracle
 from tests.allocations import allocations
 from tests.replays import any_values, placed_twice
 from tests.samples import SAMPLES
+from tests.some_samples import ON_SOME_SAMPLES, SamplesOf
 
 MESH = gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU")
 SIZE, LAYERS = 128, 8
@@ -51,9 +52,12 @@ def freed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@ON_SOME_SAMPLES
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_gradients_read_what_their_ops_name(name: str, freed: list[str]) -> None:
-    for sample in SAMPLES[name]:
+def test_gradients_read_what_their_ops_name(
+    name: str, samples_of: SamplesOf, freed: list[str]
+) -> None:
+    for sample in samples_of(name):
         oracle = Oracle(FUNCTIONS[name], sample)
         if not oracle.differentiable:
             continue

@@ -1,10 +1,9 @@
-"""What the kernel tests share: covering sets of options, runners, data and tolerances."""
+"""What the kernel tests share: runners, data and tolerances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -29,44 +28,6 @@ DTYPES = {
 EPSILONS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 SCHEDULES = ("forward", "reverse", "random")
 SANITIZERS = ("address", "thread")
-
-
-def covering(**options: Sequence[Any]) -> list[dict[str, Any]]:
-    """Few choices of options in which every pair of values of two options occurs.
-
-    >>> len(covering(a=[1, 2], b=[1, 2], c=[1, 2]))
-    4
-    """
-    names = list(options)
-    missing = {
-        ((a, i), (b, j))
-        for a, b in combinations(names, 2)
-        for i in range(len(options[a]))
-        for j in range(len(options[b]))
-    }
-    chosen = []
-    while missing:
-        case = dict(min(missing))
-        for name in names:
-            if name not in case:
-                case[name] = max(
-                    range(len(options[name])),
-                    key=lambda i: sum(p in missing for p in _pairs(case | {name: i}, names)),
-                )
-        missing -= set(_pairs(case, names))
-        chosen.append({name: options[name][case[name]] for name in names})
-    return chosen
-
-
-def _pairs(case: dict[str, int], names: list[str]) -> Iterable[Any]:
-    items = [(n, case[n]) for n in names if n in case]
-    return combinations(items, 2)
-
-
-def every(**options: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """The full product."""
-    for values in product(*options.values()):
-        yield dict(zip(options, values, strict=True))
 
 
 def name(case: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from gdt.cuda import launches
 from gdt.errors import KernelError
 from gdt.ops.blocks.philox import CounterRun
 from gdt.random.bits import bernoulli
+from tests.covering import covering, every
 
 from .emulation import EmulatedBackend
 from .harness import (
@@ -22,8 +23,6 @@ from .harness import (
     SCHEDULES,
     Execute,
     assert_close,
-    covering,
-    every,
     garbage,
     name,
     normal,

@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
+from tests.covering import covering, every
 
-from .harness import (
-    SANITIZERS,
-    SCHEDULES,
-    Execute,
-    covering,
-    every,
-    garbage,
-    name,
-    normal,
-    run_case,
-)
+from .harness import SANITIZERS, SCHEDULES, Execute, garbage, name, normal, run_case
 from .test_attention import HEADS, OPTIONS, check_attention
 
 ARCH = "sm_90a"

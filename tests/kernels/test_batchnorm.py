@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
+from tests.covering import covering, every
 
 from .harness import (
     DTYPES,
@@ -16,9 +17,7 @@ from .harness import (
     SCHEDULES,
     Execute,
     assert_close,
-    covering,
     empty,
-    every,
     garbage,
     name,
     normal,

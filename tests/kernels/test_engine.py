@@ -16,9 +16,10 @@ from gdt.cuda.runner import KernelCall
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 from gdt.ops.products import contraction
 from gdt.optim.adam import adam_step
+from tests.covering import covering
 
 from .emulation import EmulatedBackend
-from .harness import assert_close, covering
+from .harness import assert_close
 from .harness import name as name_of
 
 ONE, FOUR = ["emu:0"], [f"emu:{i}" for i in range(4)]

@@ -25,13 +25,14 @@ from gdt.fusion.cuda import FUNCTIONS, FusedKernel, generated, is_of_cuda, round
 from gdt.fusion.formula import ElementGraph
 from gdt.fusion.op_formula import UFUNCS
 from gdt.programs import recorder
+from tests.covering import covering
 from tests.needs import need_compiler, need_nvrtc
 from tests.strict import cuda as strict_cuda
 from tests.strict.cuda import CudaGraph
 
 from . import strict_kernels
 from .emulation import EMULATED
-from .harness import SANITIZERS, SCHEDULES, Execute, covering, garbage, name, run_case
+from .harness import SANITIZERS, SCHEDULES, Execute, garbage, name, run_case
 from .machine_code import opcodes, reports
 from .test_compiled import CALL_BYTES, DEFAULT, disassembled
 

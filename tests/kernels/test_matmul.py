@@ -9,6 +9,7 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
+from tests.covering import covering, every
 
 from .harness import (
     DTYPES,
@@ -17,9 +18,7 @@ from .harness import (
     SCHEDULES,
     Execute,
     assert_close,
-    covering,
     empty,
-    every,
     garbage,
     name,
     normal,

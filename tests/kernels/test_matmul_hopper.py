@@ -13,19 +13,9 @@ from gdt.cuda.launches import transpose
 from gdt.cuda.launches.matmul_operands import MatrixOperand
 from gdt.cuda.sources import parameters
 from gdt.errors import KernelError
+from tests.covering import covering, every
 
-from .harness import (
-    SANITIZERS,
-    SCHEDULES,
-    Execute,
-    covering,
-    empty,
-    every,
-    garbage,
-    name,
-    normal,
-    run_case,
-)
+from .harness import SANITIZERS, SCHEDULES, Execute, empty, garbage, name, normal, run_case
 from .test_matmul import check_matmul, operand
 
 ARCH = "sm_90a"

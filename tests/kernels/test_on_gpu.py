@@ -11,6 +11,7 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.cuda.runner import KernelCall
+from tests.covering import covering
 
 from . import (
     conftest,
@@ -21,7 +22,7 @@ from . import (
     test_reduce,
     test_update,
 )
-from .harness import Execute, covering
+from .harness import Execute
 from .on_gpu import Compared, Device
 
 CHECKS: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {

@@ -10,8 +10,9 @@ import pytest
 from gdt.cuda import launches
 from gdt.ops.blocks.philox import CounterRun
 from gdt.random import bits as random_bits
+from tests.covering import covering, every
 
-from .harness import SANITIZERS, SCHEDULES, Execute, covering, every, garbage, name, run_case
+from .harness import SANITIZERS, SCHEDULES, Execute, garbage, name, run_case
 
 STARTS = {"zero": [0], "inside": [3], "rows": [0, 5, 2**34 + 1], "far": [2**40 + 2]}
 WHOLE = ["int8", "uint8", "int32", "uint32", "int64", "uint64"]

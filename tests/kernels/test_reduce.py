@@ -10,6 +10,7 @@ import pytest
 from gdt.cuda import launches
 from gdt.cuda.launches.calls import REDUCTION_BLOCKS
 from gdt.cuda.sources import C_DTYPES, C_TYPES
+from tests.covering import covering, every
 
 from .harness import (
     DTYPES,
@@ -17,9 +18,7 @@ from .harness import (
     SCHEDULES,
     Execute,
     assert_close,
-    covering,
     empty,
-    every,
     garbage,
     name,
     normal,

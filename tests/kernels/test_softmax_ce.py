@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
+from tests.covering import covering, every
 
 from .harness import (
     DTYPES,
@@ -15,9 +16,7 @@ from .harness import (
     SCHEDULES,
     Execute,
     assert_close,
-    covering,
     empty,
-    every,
     garbage,
     name,
     normal,

@@ -12,6 +12,7 @@ from gdt.cuda.sources import C_TYPES, constants
 from gdt.errors import KernelError
 from gdt.optim.adam import adam_step
 from gdt.optim.sgd import momentum_step, sgd_step
+from tests.covering import covering, every
 
 from . import on_gpu
 from .harness import (
@@ -20,8 +21,6 @@ from .harness import (
     SCHEDULES,
     Execute,
     assert_close,
-    covering,
-    every,
     garbage,
     name,
     normal,

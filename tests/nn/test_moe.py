@@ -16,6 +16,7 @@ from gdt.backend.abstract import DEVICE
 from gdt.errors import ArgumentError, LayoutError, ShapeError
 from gdt.nn.functions.rows_of_groups import add_to_rows_of_groups, rows_of_groups
 from gdt.testing import Sample, check_mesh, check_rule
+from tests.covering import covered
 
 GROUPS, TOKENS, SIZE, HIDDEN, EXPERTS = 8, 12, 6, 10, 4
 
@@ -91,10 +92,14 @@ def _gradients(layer, x):
     return [g.numpy() for g in of_layer.values()], of_x.numpy()
 
 
-@pytest.mark.parametrize(("dims", "rows", "expert", "model"), LAYOUTS, ids=str)
-@pytest.mark.parametrize(("top_k", "capacity"), [(1, 1.0), (2, 1.25), (2, None), (4, 0.3)])
-@pytest.mark.parametrize("apart", [False, True])
-def test_it_is_a_loop_over_tokens(dims, rows, expert, model, top_k, capacity, apart) -> None:
+@covered(
+    pytest.mark.layouts_full,
+    layout=LAYOUTS,
+    routing=[(1, 1.0), (2, 1.25), (2, None), (4, 0.3)],
+    apart=[False, True],
+)
+def test_it_is_a_loop_over_tokens(layout, routing, apart) -> None:
+    (dims, rows, expert, model), (top_k, capacity) = layout, routing
     mesh = gdt.create_mesh(dims, blocks=int(np.prod([n for _, n in dims])) if apart else None)
     layer = layer_on(mesh, expert, model, top_k=top_k, capacity=capacity)
     values = tokens(np.random.default_rng(1))

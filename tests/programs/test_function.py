@@ -16,8 +16,10 @@ from gdt.array.array import DistributedArray
 from gdt.errors import FunctionError
 from gdt.programs.function import Function, RerecordedWarning
 from gdt.sharding.mesh import Mesh
+from tests.covering import covered
 from tests.replays import TwoCalls, any_values, same
 from tests.samples import SAMPLES
+from tests.some_samples import ON_SOME_SAMPLES, SamplesOf
 from tests.strict import engine
 
 engine.register()
@@ -31,9 +33,10 @@ STATE: dict[str, Any] = {"scale": gdt.asarray(1.0), "rate": 0.5}
 # ---------------------------------------------------------------- every function
 
 
+@ON_SOME_SAMPLES
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_a_replay_computes_with_the_values_at_hand(name: str) -> None:
-    for n, sample in enumerate(SAMPLES[name]):
+def test_a_replay_computes_with_the_values_at_hand(name: str, samples_of: SamplesOf) -> None:
+    for n, sample in enumerate(samples_of(name)):
         mesh = (FOLDED, APART)[(n + len(name)) % 2]  # samples take turns
         calls = TwoCalls.of(name, sample, mesh, seed=f"{name} {mesh.grid} function")
         with any_values(), gdt.default_mesh(mesh):
@@ -175,15 +178,16 @@ VIEWS: dict[str, Callable[[DistributedArray], DistributedArray]] = {
 }
 
 
-@ON_BOTH
-@pytest.mark.parametrize(
-    ("rows", "split"), [(8, None), (8, "x"), (7, "x")], ids=["unsplit", "even", "uneven"]
+@covered(
+    pytest.mark.layouts_full,
+    name=[*VIEWS],
+    size=[8, 4096],
+    is_cut=[False, True],
+    rows=[(8, None), (8, "x"), (7, "x")],
+    mesh=[FOLDED, APART],
 )
-@pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "cut"])
-@pytest.mark.parametrize("size", [8, 4096], ids=["small", "large"])
-@pytest.mark.parametrize("name", VIEWS)
 def test_a_view_of_a_parameter_does_not_change_in_its_update(
-    name: str, size: int, is_cut: bool, rows: int, split: str | None, mesh: Mesh
+    name: str, size: int, is_cut: bool, rows: tuple[int, str | None], mesh: Mesh
 ) -> None:
     """cut: when the step is recorded, the parameter is a view itself, of which a reshaping is a
     copy; afterwards it is none."""
@@ -192,7 +196,8 @@ def test_a_view_of_a_parameter_does_not_change_in_its_update(
         w = {}
 
         def put() -> None:
-            values = np.arange(1.0, rows * (size + is_cut) + 1).reshape(rows, -1)
+            number, split = rows
+            values = np.arange(1.0, number * (size + is_cut) + 1).reshape(number, -1)
             w["w"] = gdt.asarray(values, layout=gdt.Layout([split, None], mesh))[:, :size]
 
         optimizer = gdt.optim.SGD(0.1, momentum=0.9)

@@ -26,6 +26,7 @@ MESHES = [
 SPLITS: list[list[str | None]] = [[None, None], ["x", None], [None, "y"]]
 STATE = ("p", "q", "r")
 CALLS = 7
+SEEDS = 60  # of which each draws a mesh, layouts, sizes, statements and events
 
 UNARY: dict[str, Callable[[DistributedArray], DistributedArray]] = {
     "itself": lambda w: w,
@@ -90,7 +91,10 @@ def run(
     return {**state, **results}
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(SEEDS), *(pytest.param(n, marks=pytest.mark.layouts_full) for n in range(SEEDS, 120))],
+)
 def test_a_random_step_is_bitwise_the_same(seed: int) -> None:
     rng = random.Random(seed)
     statements, returned = random_step(rng)

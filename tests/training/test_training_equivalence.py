@@ -16,6 +16,7 @@ from gdt import Layout, Mesh, create_mesh, nn
 from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.optim import SGD, Adam, Optimizer
 from gdt.training import Trainer
+from tests.covering import covered
 
 STEPS, BATCH = 50, 32
 FEWER_STEPS = 6  # but in one block on the mesh of most axes
@@ -38,10 +39,9 @@ SCHEMES: dict[str, list[tuple[Specs, Specs, Specs]]] = {
     "model": [(None, None, ("a",)), (("a",), None, ("b",)), (("a",), None, ("b", "c"))],
     "spatial": [(None, ("a",), None), (("a",), ("b",), None), (("a",), ("b",), ("c",))],
 }
-CASES = [
-    (mesh, scheme, mode)
+PLACES = [
+    (mesh, mode)
     for mesh in MESHES
-    for scheme in SCHEMES
     for mode in ("folded", "blocks")
     if mesh != "1" or mode == "folded"
 ]
@@ -125,9 +125,14 @@ def one_device(name: str) -> list[float]:
     return losses(name, create_mesh([("a", 1)]), (None, None, None))
 
 
-@pytest.mark.parametrize("name", TRAININGS)
-@pytest.mark.parametrize(("mesh", "scheme", "mode"), CASES, ids=["-".join(c) for c in CASES])
-def test_losses_are_those_of_one_device(name: str, mesh: str, scheme: str, mode: str) -> None:
+@covered(
+    pytest.mark.networks_full,
+    place=PLACES,
+    scheme=[*SCHEMES],
+    name=[*TRAININGS],
+)
+def test_losses_are_those_of_one_device(place: tuple[str, str], scheme: str, name: str) -> None:
+    mesh, mode = place
     sizes = MESHES[mesh]
     on = create_mesh(
         list(zip("abc", sizes, strict=False)), blocks=math.prod(sizes) if mode == "blocks" else 1
