@@ -52,7 +52,11 @@ def covered(mark: pytest.MarkDecorator, **options: Sequence[Any]) -> pytest.Mark
     this mark: a decorator."""
     chosen = covering(**options)
     cases = [
-        pytest.param(*case.values(), marks=() if case in chosen else mark)
+        pytest.param(
+            *case.values(),
+            marks=() if case in chosen else mark,
+            id="-".join(map(str, case.values())),
+        )
         for case in every(**options)
     ]
     return pytest.mark.parametrize(tuple(options), cases)

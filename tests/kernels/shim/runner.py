@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +34,7 @@ from gdt.cuda.tensor_map import TensorMap
 from . import worker
 
 HERE = Path(__file__).resolve().parent
+HEADER = "cuda_cpu.hpp"
 BUILD_FOLDER = HERE.parents[2] / "build" / "shim"
 KEPT = 30 * 86400  # seconds for which a library is kept that is not used
 GUARD_BYTES = 4096
@@ -44,7 +45,7 @@ COMMON = (
     "-fno-strict-aliasing", "-ffp-contract=off",
 )  # fmt: skip
 FLAGS = {
-    None: ("-O1", "-march=native", "-fno-math-errno"),  # -O2 takes longer to compile than it saves
+    None: ("-O1", "-march=native", "-fno-math-errno"),  # most kernels run once
     "address": (
         "-O1", "-g", "-fsanitize=address,undefined", "-fsanitize=bounds-strict",
         "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
@@ -73,23 +74,45 @@ def build(
     shim = [p.read_text() for p in sorted(HERE.glob("*.hpp"))]
     names = sorted({str(i) for i in instances})
     flags = [*COMMON, *FLAGS[sanitizer]]
-    parts = [file, text, headers, shim, names, flags]
-    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
-    out = BUILD_FOLDER / f"{Path(file).stem}-{sanitizer or 'plain'}-{key}.so"
-    BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
+    name = f"{Path(file).stem}-{sanitizer or 'plain'}"
     unit = translation_unit(file, text, names, sources.structs(file, folder))
+    with built(f"{name}-{digest(file, text, headers, shim, names, flags)}.so") as out:
+        if not out.exists():
+            header = precompiled(sanitizer or "plain", shim, flags)
+            includes = [f"-I{header.parent}", f"-I{HERE}", f"-I{headers_folder}"]
+            compile_unit(unit, ["g++", *flags, *includes], out)
+            remove_old()
+    return out
+
+
+def precompiled(name: str, shim: Sequence[str], flags: Sequence[str]) -> Path:
+    """Compile the shim's headers, which are a third of the time of a small kernel, once for all
+    libraries with these flags, or find them compiled."""
+    with built(f"shim-{name}-{digest(shim, flags)}.headers/{HEADER}.gch") as out:
+        if not out.exists():
+            header = f'#include "{HERE / HEADER}"'
+            compile_unit(header, ["g++", *flags, "-x", "c++-header"], out)
+    return out
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+@contextlib.contextmanager
+def built(name: str) -> Iterator[Path]:
+    """A file in the folder of builds, which no other process makes at the same time."""
+    out = BUILD_FOLDER / name
+    out.parent.mkdir(parents=True, exist_ok=True)
     with open(out.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of tests want the same library at once
-        if not out.exists():
-            compile_unit(unit, ["g++", *flags, f"-I{HERE}", f"-I{headers_folder}"], out)
-            remove_old()
+        yield out
         os.utime(out)
-    return out
 
 
 def remove_old() -> None:
     """Remove libraries of kernels as they were, and the files that locked them."""
-    for path in BUILD_FOLDER.glob("*-*.*"):
+    for path in BUILD_FOLDER.rglob("*.*"):
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < time.time() - KEPT:
                 path.unlink()
