@@ -8,7 +8,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,62 +193,74 @@ class Parameters(threading.local):
         self.of_launch = words, table, ctypes.addressof(table)
 
 
-class PreparedLaunch:
-    """A launch by the driver, in which only addresses are filled in.
+class EncodedMaps:
+    """The tensor maps of a launch, encoded for the addresses of arrays.
 
-    CuPy's own launch would convert each argument anew, which takes it 3 to 5 us for a struct.
+    maps: with the parameter that each is, the array that it maps, and where it begins there.
     """
 
-    def __init__(
-        self, cuda: Any, function: Any, call: KernelCall, places: Sequence[ArgumentPlace]
-    ) -> None:
-        self._driver_launch, self._stream = cuda.driver.launchKernel, cuda.get_current_stream
-        self._device = cuda.runtime.getDevice()
-        self._function = function  # which keeps its module loaded
-        grid, block = ((*size, 1, 1)[:3] for size in (call.grid, call.block))
-        self._shape = (function.ptr, *grid, *block, call.shared)
-        self._constants = list(map(_constant, check(call)))
-        self._maps: list[tuple[ArgumentPlace, TensorMap]] = []
-        # The words begin with the addresses of the arrays, for parameters that are one of them.
-        self._count = 1 + max((place.array for place in places), default=-1)
-        self._inside: list[ArgumentPlace] = []  # with numbers of words
-        for place in places:
-            argument = call.arguments[place.parameter]
-            word = place.array
-            if isinstance(argument, TensorMap):
-                self._maps.append((place, replace(argument, array=None)))
-            elif place.offset:
-                word = self._count + len(self._inside)
-                self._inside.append(place._replace(parameter=word))
-            self._constants[place.parameter] = word
-        self._encoded: dict[tuple[int, int], tuple[Any, int]] = {}
-        self._parameters = Parameters(cuda.runtime.memGetInfo, self._constants)
+    def __init__(self, maps: Sequence[tuple[ArgumentPlace, TensorMap]]) -> None:
+        self._maps = maps
+        self._known: dict[tuple[int, int], tuple[Any, int]] = {}
 
-    def __call__(self, arrays: Sequence[Any], addresses: Sequence[int]) -> None:
-        """Launch on the current stream, without waiting for the end."""
-        words, table, parameters = self._parameters.of_launch
-        words[: self._count] = addresses[: self._count]
-        for word, array, offset in self._inside:
-            words[word] = addresses[array] + offset
-        encoded = []  # which live until the driver has read them
+    def fill(self, table: Any, addresses: Sequence[int]) -> list[Any]:
+        """Write into the table of parameters where encoded maps lie; return these, which live until
+        the driver has read them."""
+        encoded = []
         for (place, array, offset), tensor_map in self._maps:
-            words_of_map, table[place] = self._map(tensor_map, place, addresses[array] + offset)
-            encoded.append(words_of_map)
-        stream = self._stream(self._device).ptr
-        self._driver_launch(*self._shape, stream, parameters, 0)
+            words, table[place] = self._encoded(tensor_map, place, addresses[array] + offset)
+            encoded.append(words)
+        return encoded
 
-    def _map(self, tensor_map: TensorMap, place: int, address: int) -> tuple[Any, int]:
+    def _encoded(self, tensor_map: TensorMap, place: int, address: int) -> tuple[Any, int]:
         """Return an encoded tensor map, and where it lies."""
-        known = self._encoded.get((place, address))
+        known = self._known.get((place, address))
         if known is None:
-            if len(self._encoded) >= MOST_MAPS:
-                self._encoded.clear()
+            if len(self._known) >= MOST_MAPS:
+                self._known.clear()
             encoded = tensor_map.encoded(address)
-            known = self._encoded[place, address] = encoded, encoded.ctypes.data
+            known = self._known[place, address] = encoded, encoded.ctypes.data
         return known
 
 
-def _constant(argument: Any) -> np.ndarray[Any, Any] | int:
+def prepared_launch(
+    cuda: Any, function: Any, call: KernelCall, places: Sequence[ArgumentPlace]
+) -> Launch:
+    """Return a launch by the driver, in which only addresses are filled in, on the current stream.
+
+    CuPy's own launch would convert each argument anew, which takes it 3 to 5 us for a struct.
+    """
+    parameters: list[Any] = list(map(_constant, check(call)))
+    # The words begin with the addresses of the arrays, for parameters that are one of them.
+    count = 1 + max((place.array for place in places), default=-1)
+    inside: list[ArgumentPlace] = []  # with numbers of words
+    maps = []
+    for place in places:
+        argument, word = call.arguments[place.parameter], place.array
+        if isinstance(argument, TensorMap):
+            maps.append((place, replace(argument, array=None)))
+        elif place.offset:
+            word = count + len(inside)
+            inside.append(place._replace(parameter=word))
+        parameters[place.parameter] = word
+    own, encoded_maps = Parameters(cuda.runtime.memGetInfo, parameters), EncodedMaps(maps)
+    grid, block = ((*size, 1, 1)[:3] for size in (call.grid, call.block))
+    run = partial(cuda.driver.launchKernel, function.ptr, *grid, *block, call.shared)
+    device, stream = cuda.runtime.getDevice(), cuda.get_current_stream
+
+    def launch(arrays: Sequence[Any], addresses: Sequence[int]) -> None:
+        words, table, begin = own.of_launch
+        words[:count] = addresses[:count]
+        for word, array, offset in inside:
+            words[word] = addresses[array] + offset
+        _encoded = encoded_maps.fill(table, addresses) if maps else None
+        run(stream(device).ptr, begin, 0)
+
+    launch.function = function  # type: ignore[attr-defined]  # which keeps its module loaded
+    return launch
+
+
+def _constant(argument: Any) -> np.ndarray[Any, Any]:
     """Return the bytes of an argument that is the same in every launch."""
     if isinstance(argument, TensorMap):
         return argument.encoded(address(argument.array))
@@ -287,7 +299,7 @@ class CudaRunner:
 
     def prepare(self, call: KernelCall, places: Sequence[ArgumentPlace]) -> Launch:
         """Return the launch of a call that has run, with other arrays in some places."""
-        return PreparedLaunch(self.cupy.cuda, self._function(call), call, places)
+        return prepared_launch(self.cupy.cuda, self._function(call), call, places)
 
     @cached_property
     def multiprocessors(self) -> int:

@@ -33,6 +33,7 @@ from gdt.backend import backend_of, register_backend
 from gdt.backend.cupy import CupyBackend
 from gdt.cuda import sources
 from gdt.cuda.runner import CudaRunner, KernelCall
+from gdt.observe import OBSERVERS, Observer
 from tests.strict import StrictCupy, cuda
 from tests.strict.arrays import StrictArray
 
@@ -196,6 +197,20 @@ def microseconds(calls: list[Callable[[], Any]]) -> list[float]:
     return [seconds / CALLS * 1e6 for seconds in least]
 
 
+def observed(call: Callable[[], Any]) -> Callable[[], Any]:
+    """A call with an observer that does nothing. A tape is one: all results are made for it."""
+    observers = (Observer(),)
+
+    def run() -> None:
+        token = OBSERVERS.set(observers)
+        try:
+            call()
+        finally:
+            OBSERVERS.reset(token)
+
+    return run
+
+
 def ops(mesh: gdt.Mesh) -> dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]]:
     """Calls of ops, and of CuPy's function where an op is one."""
     numbers = np.random.default_rng(0).normal(size=(8, 8)).astype("f4")
@@ -204,13 +219,17 @@ def ops(mesh: gdt.Mesh) -> dict[str, tuple[Callable[[], Any], Callable[[], Any] 
     queries = gdt.asarray(np.ones((2, 4, 8, 64), "f2"))
     (a,), (b,) = x.blocks, y.blocks
     add = backend_of(mesh).xp.add
+    attend = lambda: gdt.attention(queries, queries, queries)
+    loss = lambda: gdt.sparse_softmax_cross_entropy_with_logits(labels, x)
     return {
         "`x + y`": (lambda: x + y, lambda: add(a, b)),
         "`gdt.sum(x)`": (lambda: gdt.sum(x), None),
         "`x @ y`, float32": (lambda: x @ y, None),
         "`x @ y`, float16": (lambda: half @ half, None),
-        "attention": (lambda: gdt.attention(queries, queries, queries), None),
-        "cross-entropy": (lambda: gdt.sparse_softmax_cross_entropy_with_logits(labels, x), None),
+        "attention": (attend, None),
+        "attention, observed": (observed(attend), None),
+        "cross-entropy": (loss, None),
+        "cross-entropy, observed": (observed(loss), None),
     }
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import cupy
 import numpy as np
 import pytest
 
 import gdt
 from gdt.backend import backend_of
 from gdt.cuda import launches, tensor_map
-from gdt.cuda.runner import CudaRunner, KernelCall, address, check
+from gdt.cuda.runner import CudaRunner, KernelCall, Parameters, address, check
 from gdt.cuda.sources import parameters
 from gdt.cuda.tensor_map import TensorMap
 from gdt.engine.launcher import KernelBody, Launcher
@@ -279,20 +280,26 @@ def test_the_driver_gets_what_a_launch_that_is_made_anew_passes(
     assert cuda.contexts == len(wanted)  # one for each launch in this thread
 
 
+def test_memory_comes_from_the_pool_of_cupy() -> None:
+    assert callable(cupy.cuda.alloc)
+    cuda = SimpleNamespace(alloc=lambda nbytes: SimpleNamespace(nbytes=nbytes, ptr=4096))
+    memory, address = CudaRunner(SimpleNamespace(cuda=cuda), "sm_90a").allocate(24)
+    assert (memory.nbytes, address) == (24, 4096)
+
+
 def test_a_thread_has_a_context_and_parameters_of_its_own() -> None:
-    runner, memory = Runner(), Memory()
-    (call,), tables = made("numbers").calls(memory), []
-    launch: Any = runner.prepare(call, [])
+    cuda, tables = Cuda(), []
+    parameters = Parameters(cuda.memGetInfo, [0, np.asarray(np.uint64(5))])
 
     def look() -> None:
-        tables.append(launch._parameters.of_launch)
+        tables.append(parameters.of_launch)
 
     for thread in [threading.Thread(target=look) for _ in range(2)]:
         thread.start()
         thread.join()
     look()
     look()
-    assert runner.cupy.cuda.contexts == 3
+    assert cuda.contexts == 3
     assert len({table for _, _, table in tables}) == 3
 
 
