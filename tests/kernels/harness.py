@@ -28,6 +28,17 @@ DTYPES = {
 EPSILONS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 SCHEDULES = ("forward", "reverse", "random")
 SANITIZERS = ("address", "thread")
+FULL = pytest.mark.kernels_full
+
+
+def with_sanitizers(first: Any, second: Any) -> list[Any]:
+    """Two variants under both sanitizers, as pytest's parameters: the first under that of
+    addresses, the second under that of threads, and the rest marked `kernels_full`."""
+    return [
+        pytest.param(variant, sanitizer, marks=() if sanitizer == usual else FULL)
+        for variant, usual in zip((first, second), SANITIZERS, strict=True)
+        for sanitizer in SANITIZERS
+    ]
 
 
 def name(case: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from tests.covering import covering, every
 
 from .harness import (
     DTYPES,
-    SANITIZERS,
+    FULL,
     SCHEDULES,
     Execute,
     assert_close,
@@ -22,9 +22,8 @@ from .harness import (
     name,
     normal,
     run_case,
+    with_sanitizers,
 )
-
-FULL = pytest.mark.kernels_full
 
 EPS = 1e-3
 OPTIONS: dict[str, Any] = {
@@ -148,14 +147,7 @@ def test_forward_and_backward_in_full(dtype: str, outer: int, inner: int) -> Non
         run_case(check_forward_and_backward, case)
 
 
-@pytest.mark.parametrize(
-    ("inner", "sanitizer"),
-    [
-        pytest.param(inner, name, marks=() if (inner == 7) == (name == "thread") else FULL)
-        for inner in (1, 7)
-        for name in SANITIZERS
-    ],
-)
+@pytest.mark.parametrize(("inner", "sanitizer"), with_sanitizers(1, 7))
 def test_forward_and_backward_under_sanitizers(sanitizer: str, inner: int) -> None:
     check_forward_and_backward(
         "float32", 5, 3, inner, "data", "both", "dy", True, Execute(sanitizer=sanitizer)

@@ -14,7 +14,6 @@ from tests.covering import covering, every
 from .harness import (
     DTYPES,
     EPSILONS,
-    SANITIZERS,
     SCHEDULES,
     Execute,
     assert_close,
@@ -23,6 +22,7 @@ from .harness import (
     name,
     normal,
     run_case,
+    with_sanitizers,
 )
 
 OPTIONS: dict[str, Any] = {
@@ -184,8 +184,7 @@ def test_matmul_on_tensor_cores_in_full(dtype: str) -> None:
         run_case(check_mma, case)
 
 
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("tensor_cores", [False, True])
+@pytest.mark.parametrize(("tensor_cores", "sanitizer"), with_sanitizers(False, True))
 def test_matmul_under_sanitizers(sanitizer: str, tensor_cores: bool) -> None:
     dtype = "bfloat16" if tensor_cores else "float32"
     for misaligned in (False, True):

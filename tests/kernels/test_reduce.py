@@ -14,7 +14,6 @@ from tests.covering import covering, every
 
 from .harness import (
     DTYPES,
-    SANITIZERS,
     SCHEDULES,
     Execute,
     assert_close,
@@ -23,6 +22,7 @@ from .harness import (
     name,
     normal,
     run_case,
+    with_sanitizers,
 )
 
 WHOLE = {"int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
@@ -160,8 +160,7 @@ def test_in_full(dtype: str) -> None:
             run_case(check_arguments, case)
 
 
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("inner", [1, 3])
+@pytest.mark.parametrize(("inner", "sanitizer"), with_sanitizers(1, 3))
 def test_under_sanitizers(sanitizer: str, inner: int) -> None:
     execute = Execute(sanitizer=sanitizer)
     check_values("Sum", "float32", 3, 700, inner, (2,), True, "none", execute)
