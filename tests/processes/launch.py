@@ -75,6 +75,13 @@ def results(count: int, name: str, output: Path, *arguments: object) -> list[Any
     return [json.loads(Path(f"{output}.{i}").read_text()) for i in range(count)]
 
 
+def by_sockets(count: int, name: str, output: Path, *arguments: object) -> list[Any]:
+    """What every process of a program returned, without MPI."""
+    done = ended(start(count, *command(name, output, *arguments)), 300)
+    assert done.codes == [0] * count, f"{name} in {count} processes: {done.errors}"
+    return [json.loads(Path(f"{output}.{i}").read_text()) for i in range(count)]
+
+
 def start(count: int, *line: str, **more: str) -> list[subprocess.Popen[str]]:
     """Processes that find each other as torchrun's do."""
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -203,8 +203,9 @@ def examples(*names: str) -> list[Any]:
     return [importlib.import_module(f"examples.{name}") for name in names]
 
 
-def trainings(data: str, steps: str) -> dict[str, Any]:
-    """Losses, layouts and collectives of the examples' models, under every scheme."""
+def trainings(data: str, steps: str, *names: str) -> dict[str, Any]:
+    """Losses, layouts and collectives of the examples' models under every scheme, or of those
+    named, as in "imdb data"."""
     imdb, mnist = examples("imdb", "mnist")
 
     def reviews(mesh: gdt.Mesh, feature: str | None, model: str | None) -> gdt.nn.Module:
@@ -219,8 +220,9 @@ def trainings(data: str, steps: str) -> dict[str, Any]:
             ("imdb", reviews, lambda: gdt.optim.SGD(0.02)),
             ("mnist", digits, lambda: gdt.optim.Adam(1e-3)),
         ):
-            x, y = arrays[f"{name} x"], arrays[f"{name} y"]
-            found[f"{name} {scheme}"] = training(x, y, scheme, int(steps), make, optimizer)
+            x, y, full = arrays[f"{name} x"], arrays[f"{name} y"], f"{name} {scheme}"
+            if not names or full in names:
+                found[full] = training(x, y, scheme, int(steps), make, optimizer)
     return found
 
 
