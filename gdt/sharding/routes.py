@@ -58,6 +58,8 @@ class Transition(NamedTuple):
         return {"gather": "all_gather", "recut": "exchange"}.get(self.kind, self.kind)
 
 
+Cost = tuple[float, int, int]  # bytes, collectives and transitions
+UNREACHED: Cost = (math.inf, 0, 0)
 FREE = ("slice", "spread", "pend")  # kinds of transitions that send nothing
 
 
@@ -89,11 +91,10 @@ def _nbytes(kind: str, have: ArrayType, want: Layout, axes: Axes, dim: int, to: 
         return mesh.size * (p - 1) * have.local_nbytes
     if kind == "all_reduce":
         return mesh.size // p * 2 * (p - 1) * have.local_nbytes
-    if kind == "reduce_scatter":
-        return mesh.size * (p - 1) * have.with_layout(want).local_nbytes
     shape = [*have.local_shape]
-    if kind == "all_to_all":
-        shape[to] = have.with_layout(want).local_shape[to]
+    if kind in ("reduce_scatter", "all_to_all"):
+        cut = to if kind == "all_to_all" else dim
+        shape[cut] = -(-have.shape[cut] // want.shard_counts[cut])
         return mesh.size * (p - 1) * math.prod(shape) * have.dtype.itemsize
     # A recut, of which this equals `Recut.nbytes`, at less cost.
     shape[dim] = _received(sizes, have.layout.dims[dim], want.dims[dim], axes, have.shape[dim])
@@ -179,6 +180,7 @@ class _Search:
         self.moving, self.spread = moving, spread
         self.routes: dict[Layout, tuple[Transition, ...]] = {have.layout: ()}  # the cheapest
         self._order = itertools.count(1)  # of two routes with equal costs, the first is taken
+        self._costs: dict[Layout, Cost] = {have.layout: (0, 0, 0)}  # the lowest that are known
         self._queue: list[Entry] = []
         self._lock = threading.Lock()
         self._enqueue(0, 0, 0, have, ())
@@ -209,12 +211,16 @@ class _Search:
         transitions: tuple[Transition, ...],
     ) -> None:
         """Enqueue the steps from the end of a route that costs so much."""
+        least = nbytes, collectives, count + 1
         for step in _steps_from(have, self.moving, self.spread):
             kind, want, axes, dim, to, _ = step
-            if want not in self.routes:
+            known = self._costs.get(want, UNREACHED)
+            if known > least:
                 more = _nbytes(kind, have, want, axes, dim, to)
                 cost = nbytes + more, collectives + bool(more), count + 1
-                heapq.heappush(self._queue, (*cost, next(self._order), have, transitions, step))
+                if cost < known:
+                    self._costs[want] = cost
+                    heapq.heappush(self._queue, (*cost, next(self._order), have, transitions, step))
 
 
 _search_from = memoized(4000)(_Search)
