@@ -141,16 +141,22 @@ template <class T> NOT_SANITIZED inline void multiply(float (&d)[4], const uint3
   const Slot* slots = exchange(~0u, mine, sizeof mine, "mma.sync", line);
   const unsigned group = lane() / 4, member = lane() % 4;
   constexpr int PER = E::K / 8;  // elements in a register
-  for (int e = 0; e < 4; e++) {
-    const int row_half = e / 2, column = member * 2 + e % 2;
-    float sum = 0;
-    for (int k = 0; k < E::K; k++) {
-      const int k_half = k / (E::K / 2), owner = k % (E::K / 2) / PER, within = k % PER;
-      uint32_t x[6], y[6];
-      copy_bytes(x, slots[group * 4 + owner], sizeof x);
-      copy_bytes(y, slots[column * 4 + owner], sizeof y);
-      sum += E::at(&x[row_half + 2 * k_half], within) * E::at(&y[4 + k_half], within);
+  float rows[2][E::K], columns[2][E::K];  // rows group and group + 8, columns 2 * member and the next
+  for (int owner = 0; owner < 4; owner++) {
+    uint32_t x[6], y[2][6];
+    copy_bytes(x, slots[group * 4 + owner], sizeof x);
+    for (int i = 0; i < 2; i++) copy_bytes(y[i], slots[(member * 2 + i) * 4 + owner], sizeof y[i]);
+    for (int n = 0; n < 2 * PER; n++) {
+      const int k_half = n / PER, within = n % PER, k = k_half * (E::K / 2) + owner * PER + within;
+      for (int i = 0; i < 2; i++) {
+        rows[i][k] = E::at(&x[i + 2 * k_half], within);
+        columns[i][k] = E::at(&y[i][4 + k_half], within);
+      }
     }
+  }
+  for (int e = 0; e < 4; e++) {
+    float sum = 0;
+    for (int k = 0; k < E::K; k++) sum += rows[e / 2][k] * columns[e % 2][k];
     d[e] += sum;
   }
 }
