@@ -81,7 +81,8 @@ def sample_seen(oracle: Oracle, layouts: Sequence[Layout], device_type: str) -> 
 def test_a_sample_has_the_types_and_the_collectives_of_real_devices(name: str) -> None:
     for n, sample in enumerate(SAMPLES[name][:2]):
         oracle, ranks = Oracle(FUNCTIONS[name], sample), [a.ndim for a in sample.arrays]
-        for layouts in choices(mesh_of("CPU"), ranks, limit=2, seed=n):
+        every = choices(mesh_of("CPU"), ranks, limit=2, seed=n)  # the first: whole on all devices
+        for layouts in every if n == 0 else every[-1:]:
             got, want = (sample_seen(oracle, layouts, kind) for kind in ("abstract", "CPU"))
             assert [*got] == [*want], f"sample {n}, {layouts}"
 

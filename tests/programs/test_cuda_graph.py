@@ -47,9 +47,10 @@ def on_one_device() -> Any:
         yield
 
 
+@pytest.mark.parametrize("samples", [1, pytest.param(2, marks=pytest.mark.layouts_full)])
 @pytest.mark.parametrize("name", sorted(SAMPLES.keys() - HOST - contract.LACKED))
-def test_every_function_is_captured(name: str) -> None:
-    for n, sample in enumerate(SAMPLES[name][:2]):
+def test_every_function_is_captured(name: str, samples: int) -> None:
+    for n, sample in enumerate(SAMPLES[name][:samples]):
         calls = TwoCalls.of(name, sample, MESH, seed=f"{name} {n} graph")
         with any_values():
             expected = calls.expected()
