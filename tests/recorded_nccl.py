@@ -11,7 +11,7 @@ import functools
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -296,10 +296,12 @@ class HostBackend:
         return nullcontext()
 
     @contextmanager
-    def communicating(self, device: int) -> Iterator[Stream]:
-        self.order.append(f"begin {device}")
-        yield Stream(device)
-        self.order.append(f"end {device}")
+    def communicating(self, devices: Sequence[int]) -> Iterator[tuple[list[Stream], list[Any]]]:
+        streams, ends = [*map(Stream, devices)], list[Any]()
+        self.order += [f"begin {device}" for device in devices]
+        yield streams, ends
+        self.order += [f"end {device}" for device in devices]
+        ends += [stream.record() for stream in streams]
 
 
 def address(array: np.ndarray) -> int:

@@ -24,6 +24,7 @@ from gdt.sharding.mesh import Mesh
 
 from .kernels.strict_kernels import CUPY, StrictRunner
 from .recorded_nccl import RecordedNccl
+from .strict import SimulatedGpus
 
 COUNT = 4
 
@@ -50,6 +51,9 @@ class TwinScope(Scope):
             yield
         finally:
             self._stream = before
+
+    def use(self, stream: Any) -> None:
+        self._stream = stream
 
     def __enter__(self) -> Scope:
         super().__enter__()
@@ -82,6 +86,8 @@ class TwinBackend(CupyBackend):
 
 class StrictTwins(TwinBackend):
     """Twins of a simulated GPU, whose kernels are executed on the host."""
+
+    _has_work = SimulatedGpus._has_work
 
     def _runner(self) -> Any:
         return StrictRunner()

@@ -14,19 +14,19 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdt.backend.flags import ErrorFlags
-from gdt.backend.graphs import CAPTURED, Graph
+from gdt.backend.graphs import CAPTURED, MOST_JOINED, Graph
 from gdt.backend.numpy import Order
 from gdt.backend.protocol import KernelRunner
 from gdt.backend.scope import Scope
 from gdt.backend.timing import device_time
 from gdt.cuda.compiler import architecture
-from gdt.cuda.driver import INSTALL_CUPY
+from gdt.cuda.driver import INSTALL_CUPY, node_count
 from gdt.cuda.runner import CudaRunner
 from gdt.errors import DeviceError, DtypeError, KernelError, error
 from gdt.observe import report_synchronization
@@ -80,7 +80,7 @@ class CupyBackend:
     """
 
     recycled_size = math.inf  # CuPy's pool recycles what bodies allocate
-    most_joined = 8.0  # of more, CuPy sends a table of addresses, which a graph cannot hold
+    most_joined: float = MOST_JOINED
     overlaps = True
 
     def __init__(self, cupy: Any, scopes: Sequence[Scope] = ()) -> None:
@@ -280,18 +280,28 @@ class CupyBackend:
         return stream
 
     @contextmanager
-    def communicating(self, device: int) -> Iterator[Any]:
-        """Order the communication stream of `device` between its computations, and yield it.
+    def communicating(self, devices: Sequence[int]) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Order the communication streams of devices between their computations; provide the
+        streams, and a list that gets the events of their ends.
 
-        Work that is put on the stream in this context begins when all computation that was enqueued
-        before has ended; computation that is enqueued afterwards waits for it. The caller holds
-        references to the memory that the stream uses until the context ends.
+        Work that is put on the streams in this context begins when all computation that was
+        enqueued before has ended; computation that is enqueued afterwards waits for it. The caller
+        holds references to the memory that the streams use until the context ends.
         """
-        compute, stream = self.compute_stream(device), self.communication_stream(device)
-        with self._scopes[device]:
-            stream.wait_event(compute.record(self._event()))
-            yield stream
-            compute.wait_event(stream.record(self._event()))
+        cuda, computing, streams, ends = self.xp.cuda, list[Any](), list[Any](), list[Any]()
+        for device in devices:
+            stream = self._communication.get(device) or self.communication_stream(device)
+            with self._scopes[device]:
+                computing.append(cuda.get_current_stream())
+                if computing[-1].ptr != stream.ptr:  # as it is in `overlapping`
+                    stream.wait_event(computing[-1].record(cuda.Event(disable_timing=True)))
+            streams.append(stream)
+        yield streams, ends
+        for device, compute, stream in zip(devices, computing, streams, strict=True):
+            with self._scopes[device]:
+                ends.append(stream.record(cuda.Event(disable_timing=True)))
+                if compute.ptr != stream.ptr:
+                    compute.wait_event(ends[-1])
 
     @contextmanager
     def overlapping(self, mesh: Mesh) -> Iterator[list[Any]]:
@@ -304,29 +314,61 @@ class CupyBackend:
         that they read until then: CuPy's pool returns freed memory to the stream that it came from,
         which may overwrite it at once.
         """
-        events: list[Any] = []
-        with ExitStack() as entered:
-            computing = [self.compute_stream(device) for device in _devices(mesh)]
-            for device, compute in zip(_devices(mesh), computing, strict=True):
-                stream = self.communication_stream(device)
-                self.follow(device, compute, stream)
-                entered.enter_context(self._scopes[device].computing_on(stream))
-            try:
+        graph = CAPTURED.get()
+        if graph is None:
+            with self._overlapping(mesh) as events:
                 yield events
-            finally:
-                for device, compute in zip(_devices(mesh), computing, strict=True):
-                    with self._scopes[device]:
-                        end = self.communication_stream(device).record(self._event())
-                        events.append((end, compute))
+            return
+        events = CapturedEvents(graph.pool)
+        with graph.paused():
+            beside = graph.beside(lambda: self._new_streams(_devices(mesh)))
+            with self._overlapping(mesh), self._recording(beside):
+                yield events
+            graph.steps.append(partial(self._launch_beside, mesh, beside, events))
+
+    @contextmanager
+    def _overlapping(self, mesh: Mesh) -> Iterator[list[Any]]:
+        cuda, computing, events = self.xp.cuda, list[Any](), list[Any]()
+        try:
+            for device in _devices(mesh):
+                stream = self._communication.get(device) or self.communication_stream(device)
+                with self._scopes[device] as scope:
+                    computing.append(cuda.get_current_stream())
+                    stream.wait_event(computing[-1].record(cuda.Event(disable_timing=True)))
+                    scope.use(stream)
+            yield events
+        finally:
+            for device, compute in zip(_devices(mesh), computing, strict=False):
+                with self._scopes[device] as scope:
+                    end = self._communication[device].record(cuda.Event(disable_timing=True))
+                    scope.use(compute)
+                events.append((end, compute))
+
+    def _launch_beside(self, mesh: Mesh, graph: Graph, events: CapturedEvents) -> None:
+        """Launch a graph beside later computation, until a `join` of `events`."""
+        ends: list[Any] = []
+        try:
+            with self._overlapping(mesh) as ends:
+                graph.launch()
+        except BaseException:
+            self._join(mesh, ends)
+            raise
+        events[:] = ends
 
     def join(self, mesh: Mesh, events: Sequence[Any], *, is_read: bool = True) -> None:
         """Let later computation of each device of `mesh` wait for its event: on the stream that
         computed before, which gets the memory that was read, and, if somebody reads the results,
         on the one that computes now."""
+        if not isinstance(events, CapturedEvents):
+            self._join(mesh, events, is_read=is_read)
+        elif (graph := CAPTURED.get()) is not None and graph.pool is events.pool:
+            graph.call(partial(self._join, mesh, events, is_read=is_read))
+
+    def _join(self, mesh: Mesh, events: Sequence[Any], *, is_read: bool = True) -> None:
         for device, (end, before) in zip(_devices(mesh), events, strict=True):
             with self._scopes[device]:
                 before.wait_event(end)
-                if is_read and (now := self.compute_stream(device)).ptr != before.ptr:
+                if is_read and (now := self.xp.cuda.get_current_stream()).ptr != before.ptr:
                     now.wait_event(end)
 
     def follow(self, device: int, before: Any, stream: Any) -> None:
@@ -359,23 +401,37 @@ class CupyBackend:
             graph.launch()
         """
         graph = self._graph(devices) if after is None else after.next()
-        with self._scopes[devices[0]], self.xp.cuda.using_allocator(graph.pool.malloc):
-            for device, stream in graph.streams.items():
-                self.follow(device, self.compute_stream(device), stream)
-            token = CAPTURED.set(graph)
-            try:
-                with graph.recording():
-                    yield graph
-            finally:
-                CAPTURED.reset(token)
-                graph.upload()  # also after a failure, since a launcher may store the copy
+        with (
+            self._scopes[devices[0]],
+            self.xp.cuda.using_allocator(graph.pool.malloc),
+            self._recording(graph),
+        ):
+            yield graph
 
-    def _graph(self, devices: Sequence[int]) -> Graph:
-        """Return a graph on `devices`, not captured yet, with a memory pool of its own."""
+    @contextmanager
+    def _recording(self, graph: Graph) -> Iterator[None]:
+        """Record the work of this context as a graph."""
+        for device, stream in graph.streams.items():
+            self.follow(device, self.compute_stream(device), stream)
+        token = CAPTURED.set(graph)
+        try:
+            with graph.recording():
+                yield
+        finally:
+            CAPTURED.reset(token)
+            graph.upload()  # also after a failure, since a launcher may store the copy
+
+    def _new_streams(self, devices: Sequence[int]) -> dict[int, Any]:
+        """Return a stream of each device."""
         streams = {}
         for device in dict.fromkeys(devices):
             with self._scopes[device]:
                 streams[device] = self.xp.cuda.Stream(non_blocking=True)
+        return streams
+
+    def _graph(self, devices: Sequence[int]) -> Graph:
+        """Return a graph on `devices`, not captured yet, with a memory pool of its own."""
+        streams = self._new_streams(devices)
         scopes, memory = {device: self._scopes[device] for device in streams}, list[Any]()
 
         def allocate(nbytes: int) -> Any:
@@ -385,7 +441,20 @@ class CupyBackend:
             memory.append(self.xp.cuda.Memory(nbytes))
             return self.xp.cuda.MemoryPointer(memory[-1], 0)
 
-        return Graph(self.xp.cuda.MemoryPool(allocate), streams, scopes)
+        return Graph(self.xp.cuda.MemoryPool(allocate), streams, scopes, self._has_work)
+
+    def _has_work(self, graph: Any) -> bool:
+        """Return whether a launch of a graph of CuPy does anything."""
+        return node_count(graph.graph) > 0
+
+
+class CapturedEvents(list[Any]):
+    """Events that a graph records: of its newest launch. pool: that of the graph, without which
+    nobody waits for them, as after a capture that has failed."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__()
+        self.pool = pool
 
 
 class BlockDevice(NamedTuple):
@@ -434,9 +503,10 @@ def device_of(mesh: Mesh, block: int) -> int:
     return int(name.split(":")[1])
 
 
-def _devices(mesh: Mesh) -> list[int]:
+@lru_cache(maxsize=4096)
+def _devices(mesh: Mesh) -> Sequence[int]:
     """Return the indices of the GPUs that hold the blocks of this process."""
-    return list(dict.fromkeys(device_of(mesh, i) for i in range(len(mesh.blocks))))
+    return tuple(dict.fromkeys(device_of(mesh, i) for i in range(len(mesh.blocks))))
 
 
 def on_gpu(value: Any) -> bool:

@@ -67,6 +67,10 @@ class Scope:
             with self:
                 before.use()
 
+    def use(self, stream: Any) -> None:
+        """Let the device, which is current, compute on `stream` from now on."""
+        stream.use()
+
     def _translated(self, cause: BaseException) -> GdtError | None:
         """Return gdt's error for a failure of CUDA; None for any other exception."""
         if isinstance(cause, self._cupy.cuda.memory.OutOfMemoryError):

@@ -50,13 +50,27 @@ SHOWN = 3  # types of arrays that are moved together
 
 class Action:
     """A thing that processes do alike. kind: one of `differences.DIFFERENCES`; text: describes it,
-    alike in all processes."""
+    alike in all processes; before_numbers: the words between it and its numbers."""
 
-    __slots__ = ("checksum", "kind", "text")
+    __slots__ = ("before_numbers", "checksum", "kind", "text")
 
-    def __init__(self, kind: str, text: str) -> None:
-        self.kind, self.text = kind, text
+    def __init__(self, kind: str, text: str, before_numbers: str = "with") -> None:
+        self.kind, self.text, self.before_numbers = kind, text, before_numbers
         self.checksum = zlib.crc32(f"{kind} {text}".encode())
+
+
+class Maker(int):
+    """The number of the note of the op that has made a block; 0 if none has. block: its identity,
+    which may come again when it is gone."""
+
+    block: int
+
+    @classmethod
+    def of(cls, block: Any, number: int) -> Maker:
+        """The number of the maker of a block."""
+        maker = cls(number)
+        maker.block = id(block)
+        return maker
 
 
 class Origin(NamedTuple):
@@ -81,7 +95,7 @@ def _told(note: Note) -> tuple[int, str, str, str, str]:
     return (
         checksum,
         action.kind,
-        action.text + (f" with {', '.join(map(repr, numbers))}" if numbers else ""),
+        action.text + (f" {action.before_numbers} {', '.join(map(repr, numbers))}" * bool(numbers)),
         f" of {', '.join([origin.call for origin in operands])}" if operands else "",
         f", line {lines[0] if lines else 0} of {code.co_filename} ({code.co_name})",
     )
@@ -255,19 +269,20 @@ class CallHistory:
 
     def place_results(self, arrays: Sequence[Any], operands: Sequence[Any]) -> None:
         """Give the results of a recorded step origins by their places among all of them, and the
-        same to operands of their blocks. What is one array in a step that runs as it is written may
-        be two of the same blocks in a replay."""
+        same to operands of their blocks; those that are gone are None. What is one array in a step
+        that runs as it is written may be two of the same blocks in a replay."""
         origins: dict[int, Origin] = {}
-        arrays = [array for array in arrays if array.type.mesh.num_processes > 1]
+        arrays = [array for array in arrays if array.type.layout.mesh.num_processes > 1]
         if not arrays or get_ident() != self._thread:
             return
         for i, array in enumerate(arrays):
-            place = Origin(_combined(self.checksum, i), f"#{self.count}.{i}")
+            checksum = (self.checksum * FACTOR + i) & MASK  # as `_combined`, for each parameter
+            place = Origin(checksum, f"#{self.count}.{i}")
             for x in (array, array._resolved):
                 if x is not None:
                     x._origin = origins.setdefault(id(x.blocks[0]), place)
         for array in operands:
-            for x in (array, array._resolved):
+            for x in (array, array._resolved) if array is not None else ():
                 if x is not None:
                     x._origin = origins.get(id(x.blocks[0]), origin_of(x))
         self._arrays = len(arrays)
@@ -280,9 +295,9 @@ class CallHistory:
     def place(self, array: Any) -> None:
         """Give an array an origin by its place: among those on meshes of several processes that
         were made since the newest note."""
-        if array.type.mesh.num_processes > 1 and get_ident() == self._thread:
+        if array.type.layout.mesh.num_processes > 1 and get_ident() == self._thread:
             call = f"#{self.count}.{self._arrays}" if self._arrays else f"#{self.count}"
-            array._origin = Origin(_combined(self.checksum, self._arrays), call)
+            array._origin = Origin((self.checksum * FACTOR + self._arrays) & MASK, call)
             if self._numbers is not None:
                 number = _combined(self.count - self._step_start + 1, self._arrays)
                 self._numbers[array._origin.checksum] = number

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gdt.backend import backend_of
+from gdt.backend.graphs import concatenated
 from gdt.comm.transport import Axes, Block, Types, transport_of
 from gdt.sharding.mesh import WAYS, Mesh
 
@@ -123,7 +124,7 @@ class Bundling(NamedTuple):
     def pack(self, xp: Any, arrays: Sequence[Block]) -> list[Block]:
         """Return the large ones of the arrays, (rows..., n), after the one that the others make."""
         small = [arrays[k] for k in self.small]
-        joined = [xp.concatenate(small, -1)] if len(small) > 1 else small
+        joined = [concatenated(xp, small, -1)] if len(small) > 1 else small
         return [*joined, *[arrays[k] for k in self.large]]
 
     def unpack(self, packed: Sequence[Block]) -> list[Block]:

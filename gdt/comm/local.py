@@ -9,6 +9,8 @@ import math
 from functools import lru_cache
 from typing import Any
 
+from gdt.backend.graphs import concatenated
+
 Block = Any
 Shape = tuple[int, ...]
 
@@ -46,7 +48,7 @@ def split(
     if lack:
         at = mesh_ndim + dim
         last = block[(*[slice(None)] * at, slice(-1, None))]
-        block = xp.concatenate([block, *[last] * lack], axis=at)  # `pad` takes 20 times longer
+        block = concatenated(xp, [block, *[last] * lack], at)  # `pad` takes 20 times longer
     cut_shape, order, shape = _cut(block.shape, mesh_ndim, axes, counts, dim)
     return block.reshape(cut_shape).transpose(order).reshape(shape)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdt.backend import backend_of
+from gdt.backend.graphs import concatenated
 from gdt.comm.encoding import encoding
 from gdt.comm.notes import connected
 from gdt.comm.ranks import Ranks
@@ -208,7 +209,7 @@ class NcclTransport(Ranks):
         def whole(i: int) -> Block:
             shape = (blocks[i].shape[0] // size, *blocks[i].shape[1:])
             parts = [part.view(blocks[i].dtype).reshape(shape) for part in incoming[i]]
-            return self.xp.concatenate(parts, axis + 1)
+            return concatenated(self.xp, parts, axis + 1)
 
         return self._on_devices(whole)
 

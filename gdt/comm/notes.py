@@ -9,6 +9,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, lru_cache
+from operator import call
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from gdt.comm.agreement import (
     HISTORIES,
     UNKNOWN,
     Action,
+    Maker,
     described,
     digest,
     origins_of,
@@ -111,7 +114,13 @@ def note_operands(text: str, arrays: Sequence[Any]) -> None:
     origins = origins_of(arrays)
     if any(origin is not UNKNOWN for origin in origins):
         _connected.history.begin(origins)
-        _connected.history.add(Action("op", text))
+        _connected.history.add(_use(text))
+
+
+@lru_cache(maxsize=256)
+def _use(text: str) -> Action:
+    """The action of a use of arrays."""
+    return Action("op", text)
 
 
 @contextmanager
@@ -151,10 +160,10 @@ def noted_step(name: str, operands: Callable[[], list[Any]]) -> Iterator[list[An
         yield results
     finally:
         history.end_step()
-    arrays = [reference() for reference in references]
+    arrays = [*map(call, references)]
     new = [now for now, array in zip(operands(), arrays, strict=True) if now is not array]
     results = [x for x in (*new, *results) if type(getattr(x, "type", None)) is ArrayType]
-    history.place_results(results, [array for array in arrays if array is not None])
+    history.place_results(results, arrays)
 
 
 def note_fetch(name: str, array: Any) -> None:
@@ -179,8 +188,14 @@ def note_result(block: Any) -> None:
 def note_reduction(mesh: Mesh, kind: str, blocks: Iterable[Any]) -> None:
     """Note which ops have made the blocks that a collective of several processes combines."""
     if mesh.num_processes > 1 and _connected is not None:
-        makers = ", ".join(map(str, _connected.history.makers(blocks)))
-        note(mesh, Action("op", f"{kind} of the results of calls {makers}"))
+        history, blocks = _connected.history, list(blocks)
+        history.add(_reduction(kind), list(map(Maker.of, blocks, history.makers(blocks))))
+
+
+@cache
+def _reduction(kind: str) -> Action:
+    """The action of a collective of that kind, whose numbers are those of makers."""
+    return Action("op", f"{kind} of the results", "of calls")
 
 
 def note_draw(array_type: ArrayType, key: Any, stream: Any) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gdt.backend.cupy import device_of
+from gdt.backend.graphs import CAPTURED
 from gdt.comm.messages import Messages
 from gdt.comm.transport import Axes, Block, BlockTransport
 from gdt.errors import DistributedError, error
@@ -22,11 +25,13 @@ from gdt.sharding.mesh import Mesh
 
 TIMEOUT = 300.0  # seconds for which the host waits for a collective, without other processes
 LATE = 2.0  # seconds after the end of another process in which its collectives end here
-EVERY = 16  # collectives after which processes compare what they have done, through their sockets
+EVERY = 16  # collectives, after which those that have ended are forgotten, and processes compare,
+# through their sockets, what they have done
 _ISSUING = threading.RLock()
 """Held while calls are issued: NCCL forbids two threads on one communicator (User Guide, Thread
 Safety), and all GPUs of a process must get the calls of two threads in one order. Of several
 processes each has one thread that issues calls (`Messages.check_thread`)."""
+DONE, ADDRESS = attrgetter("done"), attrgetter("ptr")  # of an event, and of a stream
 POLL = 0.0005  # seconds between two looks at collectives that have not ended
 
 
@@ -37,6 +42,34 @@ class Running(NamedTuple):
     what: str
     events: list[Any]
     others: set[int]
+
+
+Issue = Callable[[int, Any, int], None]  # of an own block, with its communicator, on a stream
+
+
+class RecordedCalls:
+    """The calls of NCCL of some blocks, to be issued again: with the addresses of arrays, of which
+    it holds none."""
+
+    def __init__(self, issue: Issue, count: int) -> None:
+        self._calls = [list[tuple[str, Sequence[Any]]]() for _ in range(count)]
+        for i, calls in enumerate(self._calls):
+            issue(i, _Recorder(calls), 0)
+
+    def __call__(self, i: int, communicator: Any, stream: int) -> None:
+        """Issue the calls of own block `i`."""
+        for name, arguments in self._calls[i]:
+            getattr(communicator, name)(*arguments, stream)
+
+
+class _Recorder:
+    """A communicator of which the calls are written down, without their streams."""
+
+    def __init__(self, calls: list[tuple[str, Sequence[Any]]]) -> None:
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self._calls.append((name, arguments[:-1]))
 
 
 class Ranks(BlockTransport):
@@ -62,6 +95,7 @@ class Ranks(BlockTransport):
         self.timeout = timeout if messages is None else messages.timeout
         self.communicators: dict[Axes, list[Any]] = {}  # of own blocks, by mesh axes
         self.running: deque[Running] = deque()
+        self._devices = [device_of(mesh, i) for i in range(len(self.own))]
         self._lock = threading.Lock()  # of `running`, which several threads may wait for
         self.begun = 0  # collectives
 
@@ -84,32 +118,36 @@ class Ranks(BlockTransport):
         owners = {n // len(self.own) for group in self._groups(axes) for n in group}
         return owners - {self.first // len(self.own)}
 
-    def _run(self, axes: Axes, what: str, issue: Callable[[int, Any, int], None]) -> None:
-        """Issue the calls of every own block in one group, on the communication streams."""
-        others = self._others(axes)
+    def _run(self, axes: Axes, what: str, issue: Issue) -> None:
+        """Issue the calls of every own block in one group, on the communication streams: now, or
+        in each launch of the graph that is captured."""
+        others, graph = self._others(axes), CAPTURED.get()
+        if graph is None:
+            self._issue(axes, what, others, issue)
+        else:
+            again = RecordedCalls(issue, len(self.own))
+            graph.call(partial(self._issue, axes, what, others, again))
+
+    def _issue(self, axes: Axes, what: str, others: set[int], issue: Issue) -> None:
         if self.messages is not None and others:
             self.messages.check_thread(what)
         with _ISSUING if self.messages is None else nullcontext():
-            communicators = self._communicators(axes, what)
-            self._oldest()
+            communicators = self.communicators.get(axes) or self._communicators(axes, what)
             self.begun += 1
             if self.begun % EVERY == 0:
+                self._oldest()
                 self._tell_notes(what)
-            with ExitStack() as stack:
-                streams = [
-                    stack.enter_context(self.backend.communicating(device_of(self.mesh, i)))
-                    for i in range(len(self.own))
-                ]
-                self._grouped(what, lambda i: issue(i, communicators[i], streams[i].ptr))
-                events = self._on_devices(lambda i: streams[i].record())
+            with self.backend.communicating(self._devices) as (streams, events):
+                self._grouped(what, issue, communicators, map(ADDRESS, streams))
             self.running.append(Running(what, events, others))
 
-    def _grouped(self, what: str, call: Callable[[int], None]) -> None:
+    def _grouped(self, what: str, call: Callable[..., None], *lists: Iterable[Any]) -> None:
+        """Call `call(i, *items)` for each own block `i` in one group of NCCL's."""
         try:
             self.nccl.groupStart()
             try:
-                for i in range(len(self.own)):
-                    call(i)
+                for i, *items in zip(range(len(self.own)), *lists, strict=True):
+                    call(i, *items)
             finally:
                 self.nccl.groupEnd()
         except self.nccl.NcclError as cause:
@@ -167,7 +205,7 @@ class Ranks(BlockTransport):
         """Forget the collectives that have ended; return the oldest of the others, if there is
         one."""
         with self._lock:
-            while self.running and all(event.done for event in self.running[0].events):
+            while self.running and all(map(DONE, self.running[0].events)):
                 self.running.popleft()
             return self.running[0] if self.running else None
 

@@ -12,10 +12,12 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from gdt.backend.graphs import CAPTURED, concatenated
 from gdt.errors import MeshError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import BFLOAT16, FLOAT32
@@ -136,14 +138,24 @@ class BlockTransport:
     def _count(self, kind: str, groups: Sequence[Sequence[int]], nbytes: int) -> None:
         """Count a call in which each group moves `nbytes`. Of a group in several processes,
         only the first counts them, so that all processes together count each once."""
-        self.calls[kind] += 1
-        BlockTransport.all_calls += 1
-        self.bytes[kind] += nbytes * sum(g[0] in self.own for g in groups)
+        self._count_call(kind, nbytes * sum(g[0] in self.own for g in groups))
 
     def _count_exchange(self, sends: Sequence[Transfer]) -> None:
-        self.calls["exchange"] += 1
+        self._count_call("exchange", sum(s.block.nbytes for s in sends))
+
+    def _count_call(self, kind: str, nbytes: int) -> None:
+        """Count a call that moves `nbytes`: now, or in each launch of the graph that is
+        captured."""
+        graph = CAPTURED.get()
+        if graph is not None:
+            graph.steps.append(partial(self._add_call, kind, nbytes))
+        else:
+            self._add_call(kind, nbytes)
+
+    def _add_call(self, kind: str, nbytes: int) -> None:
+        self.calls[kind] += 1
         BlockTransport.all_calls += 1
-        self.bytes["exchange"] += sum(s.block.nbytes for s in sends)
+        self.bytes[kind] += nbytes
 
     def _named(self, axes: Axes) -> str:
         return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
@@ -365,7 +377,7 @@ def joined(
     for first in range(grid[0]):
         rest = {at[1:]: b for at, b in members.items() if at[0] == first}
         parts.append(joined(xp, rest, axes[1:], grid[1:]))
-    return xp.concatenate(parts, axes[0])
+    return concatenated(xp, parts, axes[0])
 
 
 _transports: weakref.WeakKeyDictionary[Mesh, Transport] = weakref.WeakKeyDictionary()

@@ -70,6 +70,16 @@ def _error(library: Any, status: int) -> str:
     return f"{(name.value or b'unknown error').decode()} ({status})"
 
 
+def node_count(graph: int) -> int:
+    """Return the number of nodes of the CUDA graph at an address (CUDA Driver API,
+    cuGraphGetNodes); raise RuntimeError if the driver does not tell."""
+    library, count = _library(), ctypes.c_size_t()
+    status = library.cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
+    if status:
+        raise RuntimeError(f"cuGraphGetNodes: {_error(library, status)}")
+    return count.value
+
+
 def have_cupy() -> bool:
     """Return whether CuPy is installed, without importing it."""
     return importlib.util.find_spec("cupy") is not None

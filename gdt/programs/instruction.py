@@ -22,9 +22,11 @@ class Instruction(NamedTuple):
     of flags. scratch: the register that an update may use up, or -1. plan: the plan of an update.
     is_effect: whether it runs even if nothing reads its outputs. views: the inputs whose memory the
     outputs may share. communicates: whether devices send each other data in it, or wait for data.
-    line: the user's line that it comes from. fused: the instructions in whose place it is. nbytes:
-    the bytes that these would read and write, and the bytes that it does. notes: what it notes for
-    processes to compare. named: the outputs that notes of collectives name by its last note.
+    waits: whether the host waits for data then, which tell it what to send. line: the user's line
+    that it comes from. fused: the instructions in whose place it is. nbytes: the bytes that these
+    would read and write, and the bytes that it does. notes: what it notes for processes to compare.
+    last_note: the number of the last of these, when it was recorded. named: the outputs that notes
+    of collectives name by its last note.
     """
 
     name: str
@@ -37,11 +39,13 @@ class Instruction(NamedTuple):
     is_effect: bool = False
     views: tuple[int, ...] = ()
     communicates: bool = False
+    waits: bool = False
     line: str = ""
     plan: Plan | None = None
     fused: tuple[Instruction, ...] = ()
     nbytes: tuple[int, int] = 0, 0
     notes: tuple[tuple[Action, Sequence[Any]], ...] = ()
+    last_note: int = 0
     named: tuple[int, ...] = ()
 
     @property

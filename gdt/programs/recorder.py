@@ -48,6 +48,7 @@ class Recorder(Observer):
         self._registers: dict[Any, int] = {}
         self._told = sent(), note_count()
         self._sent = sent()
+        self._has_waited = False  # the host, for a device since the last instruction
         self._settings = np.geterr()  # what is done about invalid values, around all of it
 
     def declare(self, array: DistributedArray) -> int:
@@ -158,6 +159,9 @@ class Recorder(Observer):
     def on_host(self, action: str, remedy: str) -> None:
         self.met_host = True
 
+    def on_synchronize(self, what: str) -> None:
+        self._has_waited = True
+
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         register = self._registers.get(_identity(_value(before)))
         if register is None or register in self.unknown or register in self.inputs:
@@ -185,6 +189,7 @@ class Recorder(Observer):
             is_effect = is_effect or self._told != before
             notes = notes_since(before[1])
         communicates = self._has_sent() or name == JOIN
+        waits, self._has_waited = communicates and self._has_waited, False
         read = tuple([self._read(x) for x in inputs])
         written = tuple([self._register(x, new=True) for x in outputs])
         if self.constants.issuperset(read) and not is_effect:
@@ -199,8 +204,8 @@ class Recorder(Observer):
                 name, function, read, written, several,
                 donated=overwritten, scratch=used_up, is_effect=is_effect,
                 views=tuple([self._read(x) for x in views]), communicates=communicates,
-                line=self.line(), plan=plan, notes=tuple(notes),
-                named=self._named(written) if notes else (),
+                waits=waits, line=self.line(), plan=plan, notes=tuple(notes),
+                last_note=self._told[1], named=self._named(written) if notes else (),
             )
         )  # fmt: skip
 

@@ -260,9 +260,12 @@ def _run(
         operands += [f"free{r}" for r in program.donated]
     else:
         namespace["run"] = graph.run
-        states = {at: owned[program.inputs[at]] for at in graph.states}
+        states = {at: program.inputs[at] for at in graph.states}
+        flags = {
+            r: is_only_owned_source(places[r]) if r in alone else f"all({owned[r]})" for r in first
+        }
         # Asked before the list of blocks, which refers to them, is made.
-        lines = [f"free = {{{', '.join([f'{at}: all({flags})' for at, flags in states.items()])}}}"]
+        lines = [f"free = {{{', '.join([f'{at}: {flags[r]}' for at, r in states.items()])}}}"]
         operands = [f"[{', '.join([whole[r] for r in program.inputs])}]", "free"]
     lines.append(f"outputs = run({', '.join(operands)})")
     for n, i in enumerate(inputs):

@@ -18,14 +18,13 @@ import pytest
 import gdt
 from gdt import backend
 from gdt.backend import timing
-from gdt.backend.cupy import BlockDevice, CupyBackend, PlacedFunction, load_cupy
+from gdt.backend.cupy import BlockDevice, PlacedFunction, load_cupy
 from gdt.backend.timing import device_time
 from gdt.cuda import driver as cuda_driver
 from gdt.data.feed import Feed
 from gdt.debug import configuration
 from gdt.errors import DeviceError, DtypeError, GdtError, MeshError, MoveError, OutOfMemoryError
-from tests.strict import StrictCupy, engine
-from tests.strict.cuda import CudaGraph
+from tests.strict import SimulatedGpus, StrictCupy, capture, engine
 
 engine.register()
 
@@ -162,7 +161,7 @@ def test_import_asks_for_no_gpu_and_says_nothing() -> None:
 
 
 def test_out_of_memory_says_what_was_asked_what_is_held_and_what_would_fit() -> None:
-    here = CupyBackend(StrictCupy(2))
+    here = SimulatedGpus(StrictCupy(2))
     with pytest.raises(OutOfMemoryError) as caught, here._scopes[1]:
         raise cupy.cuda.memory.OutOfMemoryError(5 << 30, 12 << 30)
     text = str(caught.value)
@@ -176,7 +175,7 @@ def test_out_of_memory_says_what_was_asked_what_is_held_and_what_would_fit() -> 
 def test_the_only_gpu_is_not_made_current_and_fails_as_others_do(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = CupyBackend(StrictCupy(count))
+    here = SimulatedGpus(StrictCupy(count))
     scope, entered = here._scopes[0], []
     enter = type(scope.device).__enter__
     monkeypatch.setattr(type(scope.device), "__enter__", lambda d: entered.append(d) or enter(d))
@@ -196,7 +195,7 @@ def test_the_only_gpu_is_not_made_current_and_fails_as_others_do(
 
 
 def test_kept_memory_is_freed_on_every_gpu_that_was_used() -> None:
-    here = CupyBackend(StrictCupy(3))
+    here = SimulatedGpus(StrictCupy(3))
     for device in (0, 2):
         with here._scopes[device]:
             pass
@@ -216,7 +215,7 @@ def test_kept_memory_is_freed_on_every_gpu_that_was_used() -> None:
     ],
 )
 def test_failures_of_a_device_name_it(status: int, problem: str) -> None:
-    here = CupyBackend(StrictCupy(2))
+    here = SimulatedGpus(StrictCupy(2))
     with pytest.raises(DeviceError, match=f"cuda:1: {problem}"), here._scopes[1]:
         raise cupy.cuda.runtime.CUDARuntimeError(status)
     assert here.xp.cuda.runtime.getDevice() == 0
@@ -240,7 +239,7 @@ def test_out_of_memory_is_told_wherever_it_happens(
     with monkeypatch.context() as patched:
         patched.setattr(engine.CUPY, "asarray", fail, raising=False)
         patched.setattr(type(engine.CUPY.exp), "__call__", fail)
-        patched.setattr(CudaGraph, "launch", fail)
+        patched.setattr(capture.Graph, "run", fail)
         with pytest.raises(OutOfMemoryError) as caught:
             if where == "array":
                 gdt.asarray(np.ones(4), layout=layout)
@@ -267,7 +266,7 @@ def test_a_device_that_fails_in_a_recorded_step_is_named(
         raise cupy.cuda.runtime.CUDARuntimeError(719)
 
     monkeypatch.setattr(type(engine.CUPY.exp), "__call__", fail)
-    monkeypatch.setattr(CudaGraph, "launch", fail)
+    monkeypatch.setattr(capture.Graph, "run", fail)
     with pytest.raises(GdtError, match="cuda:0: the device has failed: cudaErrorLaunchFailure"):
         step(x)
 
@@ -294,8 +293,8 @@ def test_dtypes_that_gpus_have_not_are_refused() -> None:
 
 def test_communication_waits_for_computation_and_holds_it_up() -> None:
     strict = StrictCupy(2)
-    here = CupyBackend(strict)
-    with here.communicating(1) as stream:
+    here = SimulatedGpus(strict)
+    with here.communicating([1]) as ((stream,), ends):
         begun = [what for _, what, _ in strict.calls]
     compute = here.compute_stream(1)
     assert stream is here.communication_stream(1) and stream.non_blocking
@@ -303,12 +302,12 @@ def test_communication_waits_for_computation_and_holds_it_up() -> None:
     (c1, _, e1), (s1, _, e2), (s2, _, e3), (c2, _, e4) = strict.calls
     assert begun == ["record", "wait"]
     assert (c1, s1, s2, c2) == (compute, stream, stream, compute)
-    assert e1 is e2 and e3 is e4 and not strict.transfers
+    assert e1 is e2 and e3 is e4 and ends == [e3] and not strict.transfers
 
 
 def test_a_capture_has_memory_of_its_own_and_is_launched() -> None:
     strict = StrictCupy(1)
-    here = CupyBackend(strict)
+    here = SimulatedGpus(strict)
     x = strict.asarray(np.ones(3))
     with here.capture(0) as graph:
         y = strict.exp(x)
@@ -320,7 +319,7 @@ def test_a_capture_has_memory_of_its_own_and_is_launched() -> None:
 
 def test_a_capture_that_fails_ends_and_says_why() -> None:
     strict = StrictCupy(1)
-    here = CupyBackend(strict)
+    here = SimulatedGpus(strict)
     with pytest.raises(DeviceError, match="cannot be captured"), here.capture(0):
         raise cupy.cuda.runtime.CUDARuntimeError(900)
     assert [what for _, what, _ in strict.calls][-1] == "end_capture"
@@ -347,7 +346,7 @@ def test_a_step_waits_for_no_device() -> None:
 
 
 def test_a_stream_follows_another_of_a_device_that_is_not_current() -> None:
-    here = CupyBackend(StrictCupy(2))
+    here = SimulatedGpus(StrictCupy(2))
     before = here.compute_stream(1)
     with here._scopes[1]:
         stream = here.xp.cuda.Stream(non_blocking=True)
@@ -380,7 +379,7 @@ def test_a_captured_step_waits_for_the_last_where_a_device_has_another_stream() 
 def test_every_device_has_its_current_stream_again(what: str, current: str) -> None:
     """CuPy's current device is the first one, and gdt leaves its streams beside it."""
     strict = StrictCupy(4)
-    here, mesh = CupyBackend(strict), engine.mesh({"x": 4}, devices=4)
+    here, mesh = SimulatedGpus(strict), engine.mesh({"x": 4}, devices=4)
     for device in range(4):
         with strict.cuda.Device(device):
             if "entered" in current:
@@ -466,7 +465,7 @@ def test_a_thread_copies_to_a_device_that_nobody_has_used(monkeypatch: pytest.Mo
 
 def test_a_backend_makes_no_contexts_on_gpus_that_it_does_not_use() -> None:
     strict = StrictCupy(4)
-    here = CupyBackend(strict)
+    here = SimulatedGpus(strict)
     assert here.runner is not None
     assert not strict.machine.contexts
     with here._scopes[2]:
@@ -570,7 +569,7 @@ def test_a_run_that_waits_for_the_device_is_told_from_others() -> None:
 def test_backends_time_what_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "LEAD_BYTES", 8)
     monkeypatch.setattr(timing, "FILLS_MAX", 1)
-    for here in (CupyBackend(StrictCupy(1)), backend.NUMPY):
+    for here in (SimulatedGpus(StrictCupy(1)), backend.NUMPY):
         x = here.xp.asarray(np.ones(9))
         assert 0 < here.seconds(lambda here=here, x=x: here.xp.exp(x)) < 1
 
@@ -640,7 +639,7 @@ def test_drivers_answer_through_ctypes() -> None:
 
 
 def test_synchronize_waits_for_the_devices_that_were_used() -> None:
-    here = CupyBackend(StrictCupy(3))
+    here = SimulatedGpus(StrictCupy(3))
     with here._scopes[1]:
         pass
     here.synchronize()

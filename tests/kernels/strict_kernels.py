@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from gdt.backend import backend_of, register_backend
-from gdt.backend.cupy import CupyBackend
 from gdt.comm import transport as transports
 from gdt.comm.nccl import NcclTransport
 from gdt.cuda import sources
@@ -23,7 +22,7 @@ from gdt.cuda.runner import KernelCall
 from gdt.cuda.tensor_map import TensorMap
 from gdt.sharding.mesh import Mesh
 from tests.recorded_nccl import RecordedNccl
-from tests.strict import StrictArray, StrictCupy
+from tests.strict import SimulatedGpus, StrictArray, StrictCupy
 from tests.strict.arrays import unwrapped
 from tests.strict.arrays import written as note_written
 
@@ -68,7 +67,7 @@ def _opened(argument: Any) -> Any:
     return argument._host if isinstance(argument, StrictArray) else argument
 
 
-class StrictKernels(CupyBackend):
+class StrictKernels(SimulatedGpus):
     """The CuPy backend, whose kernels are executed on the host."""
 
     def _runner(self) -> Any:

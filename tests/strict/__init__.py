@@ -13,7 +13,8 @@ transfer to the host is written down.
 from __future__ import annotations
 
 from .arrays import StrictArray
+from .backend import SimulatedGpus
 from .cuda import Transfer
 from .namespace import StrictCupy
 
-__all__ = ["StrictArray", "StrictCupy", "Transfer"]
+__all__ = ["SimulatedGpus", "StrictArray", "StrictCupy", "Transfer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,10 @@ class StrictArray:
             memory.is_of_graph = True
             pool = machine.allocators[-1].__self__ if machine.allocators else None
             memory.is_of_pool = pool is not None and pool.allocator is not None
+            if memory.is_of_pool:
+                stream = machine.stream(machine.current).identity
+                pool.give(self._host, memory, stream)
+                weakref.finalize(self, pool.take_back, memory, stream)
             machine.writes(memory)
         return memory
 

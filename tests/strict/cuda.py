@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -239,6 +239,11 @@ class CudaGraph:
         self._machine, self.device_id = machine, device_id
         self._uses, self._graph = capture.uses, capture.end()
 
+    @property
+    def node_count(self) -> int:
+        """How many things a launch does."""
+        return len(self._graph.steps)
+
     def launch(self, stream: Any = None) -> None:
         machine = self._machine
         assert not machine.captures
@@ -273,11 +278,23 @@ class DeviceMemory:
 
 
 class MemoryPool:
-    """`cupy.cuda.MemoryPool`, as far as its counts."""
+    """`cupy.cuda.MemoryPool`, as far as its counts; that of a graph knows what it has given."""
 
     def __init__(self, machine: Machine, allocator: Any = None) -> None:
         self._machine, self.allocator = machine, allocator
         self.freed: list[int] = []  # the devices whose memory was freed, in order
+        self._given: list[tuple[np.ndarray, Memory]] = []
+        self._back: dict[int, list[Memory]] = defaultdict(list)  # by the identity of a stream
+
+    def give(self, host: np.ndarray, memory: Memory, stream: int) -> None:
+        """Note memory that is given on the stream of that identity, and stays where it is; it may
+        be any that was taken back there."""
+        self._given.append((host, memory))
+        memory.shares(self._back.pop(stream, ()))
+
+    def take_back(self, memory: Memory, stream: int) -> None:
+        """Note memory that the pool may give again."""
+        self._back[stream].append(memory)
 
     def malloc(self, size: int) -> Any:
         raise NotImplementedError("the host allocates for itself")

@@ -95,6 +95,7 @@ class Memory:
         self.order, self.nbytes, self.home = order, nbytes, stream
         self.is_of_graph = False  # whose pool gives it to nobody else
         self.is_of_pool = False  # of the graph, which gives it to what is captured later
+        self._others: weakref.WeakSet[Memory] = weakref.WeakSet()  # of which this may be
         self.written: Uses = {stream: order.now(stream)}
         self.read: Uses = {}
 
@@ -104,8 +105,16 @@ class Memory:
         self.read[stream] = self.order.now(stream)
         self.order.note("read", stream, self, self.read[stream])
 
+    def shares(self, others: Iterable[Memory]) -> None:
+        """Note others, which a pool was given back, as memory of which this may be."""
+        for other in others:
+            self._others.add(other)
+            other._others.add(self)
+
     def writes(self, stream: Stream) -> None:
         """A stream writes it."""
+        for other in self._others:
+            self.order.check(other.written | other.read, stream, "given again while it is used")
         self.order.check(self.written | self.read, stream, "written while it is used")
         self.written, self.read = {stream: self.order.now(stream)}, {}
         self.order.note("write", stream, self, self.written[stream])

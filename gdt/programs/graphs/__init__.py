@@ -1,9 +1,8 @@
-"""Recorded steps as CUDA graphs: a graph for each part of a program that only computes.
+"""Recorded steps as CUDA graphs, with calls of NCCL between them.
 
 Where all arrays of a recorded step are on the same GPUs of a process, its program is captured
-after it has run once. `pieces` cuts it into collectives and what computes between them. Every
-segment becomes one graph on each GPU, so on one GPU a call of the step is one launch. A graph holds
-addresses, which has consequences:
+after it has run once. What it computes between two collectives becomes one graph on each GPU, so on
+one GPU a call of the step is one launch. A graph holds addresses, which has consequences:
 
 - Arrays that the step replaces (parameters, an optimizer's state, moving averages) get buffers that
   the graph reads and overwrites; their owners then hold views of these. Other arrays that stay the
@@ -18,22 +17,24 @@ addresses, which has consequences:
 - A buffer of which the user still holds an array (`before = model.weight`) is never overwritten:
   that call runs the program without the graphs, and the next one captures them with another
   buffer.
-- Collectives are not captured, since NCCL may wait for ever in graphs that one thread launches on
-  several GPUs. They run between the launches through the transport, on the communication streams;
-  what the next graph reads of their results is copied into its buffers. What they read stays
-  allocated as long as the graphs. Buckets of gradients that are sent early
-  (`gdt.autodiff.buckets`) run beside the graphs that follow, until their `join`. An op that merges
-  statistics of all devices (`moments`) is a collective as a whole.
-- A segment is captured however small it is: otherwise its results would have to be copied for the
-  next graph. Only the end of a step that ends with a collective has no graph.
+- NCCL's calls are not captured: it may wait for ever in graphs that one thread launches on several
+  GPUs, and wants all ranks to capture a call or none. A graph ends before them, and the next begins
+  after them. Each launch issues them again with the addresses of the capture, on the communication
+  streams, with the events of an eager step (`gdt.comm.ranks`). What is packed for them and made of
+  them is captured.
+- What runs beside computation until its `join` (buckets of gradients, weights that are gathered
+  ahead) is a graph on a stream of its own, which is launched on the communication stream. The pool
+  keeps the memory of streams apart, so what one frees no other gets.
+- Collectives in which the host waits for data, which tell it what to send (`gdt.comm.vectors`), run
+  as plans between two captures (`pieces`). What the next graph reads of their results is copied
+  into buffers; what they read stays allocated.
 - Several processes compare what they note (`gdt.comm.agreement`), and one may launch graphs where
   another runs plans or the step as it is written. Graphs note nothing, nor does their capture, so
-  before each collective and at the end the notes are made that plans would have made by then, in
-  their order, with the numbers that the host has computed (`program_notes`). Collectives note
-  themselves, and name who has made what they combine: a graph's buffer has the name that a plan's
-  result has. Where that cannot be (`can_note`) there are no graphs.
-- All segments are captured before the first is launched, in one capture on each GPU at the same
-  time and in one pool: a segment that cannot be captured has changed nothing.
+  with each launch the notes are made that plans would have made, in their order, with the numbers
+  that the host has computed, and with the makers of what collectives combine (`program_notes`).
+  Where that cannot be (`can_note`) there are no graphs.
+- All is captured before the first launch, on each GPU at the same time and in one pool: what cannot
+  be captured has changed nothing.
 
 The same functions run as in an eager step, with the same choice of kernels, so results are the same
 bits; `gdt.matmul_backend` and `gdt.matmul_precision` are part of a call's signature. What CUDA or

@@ -3,14 +3,14 @@ collectives, or for the whole step if there are none.
 
 Where a program has registers, a graph has addresses. So what a graph reads lies in buffers that
 stay where they are: those of the parameters and other state are overwritten by the graph itself and
-are what the step's places then hold; other operands are copied in before a launch, and what a
-collective has made before the next one. What the host computes anew for each step (learning rates,
-counters, streams of random numbers) is computed first, in the order of the program, and goes to
-buffers too. The graphs of a step share a memory pool of their own, so a launch allocates nothing;
-the arrays that a step returns are copied out of it.
+are what the step's places then hold; other operands are copied in before a launch. What the host
+computes anew for each step (learning rates, counters, streams of random numbers) is computed first,
+in the order of the program, and goes to buffers too. The graphs of a step share a memory pool of
+their own, so a launch allocates nothing; the arrays that a step returns are copied out of it.
 
-Collectives are not captured: NCCL may wait for ever in graphs that one thread launches on several
-GPUs. They run between the launches as they do in an eager step.
+Collectives run between the graphs, by calls of NCCL with the addresses of the capture. Those in
+which the host waits for data run as in an eager step, and what a graph reads of their results is
+copied into buffers.
 
 In several processes each captures graphs on its own GPUs, and makes the notes that plans would make
 between their launches.
@@ -24,7 +24,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter, is_
 from typing import Any
@@ -86,24 +86,24 @@ class StepGraph:
         self._copied = [i in states or is_arg for i, is_arg in enumerate(is_argument)]
         self._bound: list[Blocks] = [()] * len(is_argument)
         self.pieces = pieces(self._program)
-        collectives = [piece for piece in self.pieces if piece.communicates]
-        self._collectives = {id(piece): n for n, piece in enumerate(collectives)}
-        self._sent = {r for p in self.pieces if p.communicates for r in p.program.inputs}
+        waiting = [piece for piece in self.pieces if piece.waits]
+        self._number_of_wait = {id(piece): n for n, piece in enumerate(waiting)}
+        self._sent = {r for piece in waiting for r in piece.program.inputs}
         inputs = enumerate(self._program.inputs[: len(is_argument)])
         self._sent_inputs = [i for i, r in inputs if r in self._sent]
         self._received = self._kinds_received(values)
         self._is_warm = False
         self._captured: list[Graph | None] = []  # of each piece that is launched
-        self._boundary: dict[int, Value] = {}  # of registers that collectives or graphs read
+        self._boundary: dict[int, Value] = {}  # of registers between graphs and what waits
         self._lock = threading.Lock()  # two threads would put their operands into the same buffers
         self._streams: list[Any] = []  # of the last call
         self._outputs: dict[int, Blocks] = {}  # what is returned, but for states
         self._buffers: set[int] = set()  # identities of those of the inputs
 
     def _kinds_received(self, values: Sequence[Value]) -> dict[int, list[BlockKind]]:
-        """The kinds of the blocks of the registers that collectives make and graphs read."""
-        outputs = {r for p in self.pieces if p.communicates for r in p.program.outputs}
-        inputs = {r for p in self.pieces if not p.communicates for r in p.program.inputs}
+        """The kinds of the blocks of the registers that are made between graphs, and read there."""
+        outputs = {r for p in self.pieces if p.waits for r in p.program.outputs}
+        inputs = {r for p in self.pieces if not p.waits for r in p.program.inputs}
         inputs |= {self._program.outputs[n] for n in self._state_of_output}
         return {r: [BlockKind.of(b) for b in blocks_of(values[r])] for r in outputs & inputs}
 
@@ -125,12 +125,14 @@ class StepGraph:
                 # Before its first capture a program runs once, so that all kernels are loaded.
                 self._captured, self._is_warm = [], True
                 self._draws.draw()
+                self._name_inputs(operands)
                 return self._by_plans(operands, free)
             if not self.is_captured:
                 self._bind(operands, free)
                 with unnoted():
                     self._capture()
             self._draws.draw()
+            self._name_inputs(operands)
             sent = self._sent_inputs if self._notes is not None else ()
             if sent:
                 pass_on([operands[i][0] for i in sent], [self._bound[i][0] for i in sent])
@@ -142,28 +144,32 @@ class StepGraph:
         values = {**self._program.constants, **dict(zip(self._program.inputs, inputs, strict=True))}
         for piece in self.pieces:
             program = piece.program
-            if piece.communicates:
+            if piece.waits:
                 self._note_before(piece, values)
             xs = [values[r] for r in program.inputs]
-            with nullcontext() if piece.communicates else unnoted():
+            with nullcontext() if piece.waits else unnoted():
                 outs = program.run(*xs, *self._flags(program, free))
             values |= zip(program.outputs, outs, strict=True)
-            for r in piece.ends & values.keys():
-                del values[r]
+            remove(values, piece.ends)
         results = [values[r] for r in self._program.outputs]
         self._note_end(results)
         return results
 
+    def _name_inputs(self, operands: Sequence[Blocks]) -> None:
+        """Let notes of this call name the ops that have made its operands."""
+        if self._notes is not None:
+            self._notes.begin([operands[i][0] for i in self._notes.given])
+
     def _note_before(self, piece: Segment, values: Mapping[int, Value]) -> None:
-        """Make the notes of the plans that come before a collective.
+        """Make the notes of the plans that come before an instruction in which the host waits.
 
         values: of registers, among them those that it reads."""
         if self._notes is not None:
-            n = self._collectives[id(piece)]
+            n = self._number_of_wait[id(piece)]
             self._notes.make(n, [blocks_of(values[r])[0] for r in self._notes.named[n]])
 
     def _note_end(self, results: Sequence[Value]) -> None:
-        """Make the notes of the plans that come after all collectives. results: of the program."""
+        """Make the notes of the plans that come after all of these. results: of the program."""
         if self._notes is not None:
             self._notes.make(-1, [blocks_of(results[n])[0] for n in self._notes.named[-1]])
 
@@ -186,9 +192,11 @@ class StepGraph:
     def _loaded(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> bool:
         """Put the operands where the graphs read them; False if that would change an array that the
         user still holds, or if an operand that was expected to stay the same has changed."""
+        states, bound = self.states, self._bound
         for i, blocks in enumerate(operands):
-            if self._is_in_place(i, blocks):
-                if i in self.states and not free[i]:
+            # As `_is_in_place`, without a call for each of many arrays.
+            if all(map(is_, map(BASE, blocks) if i in states else blocks, bound[i])):
+                if i in states and not free[i]:
                     return False
             elif not self._copied[i]:
                 self._copied[i] = True
@@ -206,7 +214,10 @@ class StepGraph:
     def _is_unseen(self, i: int) -> bool:
         """Whether no array lies in the buffers of an input."""
         buffers = self._bound[i]
-        return all(sys.getrefcount(buffers[n]) == ONE_REFERENCE for n in range(len(buffers)))
+        for n in range(len(buffers)):  # noqa: SIM110  # no frame for each
+            if sys.getrefcount(buffers[n]) != ONE_REFERENCE:
+                return False
+        return True
 
     def _bind(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> None:
         """Choose what the graphs read: buffers with copies of the operands, and operands that are
@@ -236,7 +247,7 @@ class StepGraph:
         captured: list[Graph | None] = []
         latest: Graph | None = None
         for piece in self.pieces:
-            if piece.communicates:
+            if piece.waits:
                 received = self._received.keys() & set(piece.program.outputs)
                 buffers = {
                     r: value_of_blocks(self._memory.empty(self._received[r])) for r in received
@@ -245,12 +256,10 @@ class StepGraph:
                 boundary |= buffers
                 captured.append(None)
             else:
-                graph = self._graph_of(piece, values, latest)
+                latest = self._graph_of(piece, values, latest)
                 boundary |= {r: values[r] for r in self._sent & {*piece.program.outputs}}
-                latest = graph or latest
-                captured.append(graph)
-            for r in piece.ends:
-                values.pop(r, None)
+                captured.append(latest)
+            remove(values, piece.ends)
         self._captured, self._boundary = captured, boundary
 
     def _input_values(self) -> dict[int, Value]:
@@ -258,24 +267,18 @@ class StepGraph:
         values = [*map(value_of_blocks, self._bound), *self._draws.operands]
         return dict(zip(self._program.inputs, values, strict=True))
 
-    def _graph_of(
-        self, piece: Segment, values: dict[int, Value], after: Graph | None
-    ) -> Graph | None:
-        """The graph of a segment, whose outputs are added to `values`; None if it does nothing."""
+    def _graph_of(self, piece: Segment, values: dict[int, Value], after: Graph | None) -> Graph:
+        """The graph of a segment, whose outputs are added to `values`."""
         program, memory = piece.program, self._memory
-        is_last = piece is self.pieces[-1]
-        if is_last and self._does_nothing(piece, values):
-            self._end(values)
-            return None
-        operands = [values[r] for r in program.inputs]
         flags = self._flags(program, dict.fromkeys(self.states, True))
         try:
             with memory.backend.capture(*memory.devices, after=after) as graph:
-                outputs = dict(zip(program.outputs, program.run(*operands, *flags), strict=True))
-                for r in self._sent & outputs.keys():
-                    outputs[r] = value_of_blocks(self._outside(blocks_of(outputs[r])))
-                values |= outputs
-                if is_last:
+                outputs = program.run(*[values[r] for r in program.inputs], *flags)
+                values |= zip(program.outputs, outputs, strict=True)
+                del outputs
+                for r in self._sent & {*program.outputs}:
+                    values[r] = value_of_blocks(self._outside(blocks_of(values[r])))
+                if piece is self.pieces[-1]:
                     self._end(values)
         except OutOfMemoryError:
             raise
@@ -301,7 +304,7 @@ class StepGraph:
         return elsewhere
 
     def _returned(self, values: Mapping[int, Value]) -> dict[int, Blocks]:
-        """The blocks of the other outputs, but for those that a collective makes."""
+        """The blocks of the other outputs, but for those that are made between graphs."""
         outputs = enumerate(self._program.outputs)
         registers = {n: r for n, r in outputs if n not in self._state_of_output and r in values}
         return {n: blocks_of(values[r]) for n, r in registers.items()}
@@ -315,12 +318,6 @@ class StepGraph:
         self._outputs = {n: self._outside(blocks) for n, blocks in self._returned(values).items()}
         for n, blocks in elsewhere.items():
             self._memory.copy(self._bound[self._state_of_output[n]], blocks)
-
-    def _does_nothing(self, piece: Segment, values: Mapping[int, Value]) -> bool:
-        """Whether a segment is only there as the end of a step that ends with a collective."""
-        returned = self._returned(values).values()
-        inside = any(self._is_inside(b) for blocks in returned for b in blocks)
-        return not (piece.program.instructions or self._states_elsewhere(values) or inside)
 
     def _not_captured(self, program: Program, cause: Exception) -> FunctionError:
         """The error that names the op that could not be captured, and the line that calls it."""
@@ -338,17 +335,22 @@ class StepGraph:
     # ---- launch
 
     def _replayed(self) -> list[Value]:
-        """Launch the graphs, with the collectives between them, and return the outputs."""
+        """Launch the graphs, run what the host waits in between them, and return the outputs."""
         values: dict[int, Value] = {}
         for piece, graph in zip(self.pieces, self._captured, strict=True):
             if graph is not None:
                 graph.launch()
-            elif piece.communicates:
+            elif piece.waits:
                 self._note_before(piece, self._boundary)
-                self._communicate(piece, values)
-            for r in piece.ends & values.keys():
-                del values[r]
-        results = [self._result(n, values) for n in range(len(self._program.outputs))]
+                self._run_between(piece, values)
+            remove(values, piece.ends)
+        results = []
+        for n in range(len(self._program.outputs)):
+            i = self._state_of_output.get(n)
+            if i is not None and len(self._bound[i]) == 1:
+                results.append(self._bound[i][0].view())  # without a call for each of many arrays
+            else:
+                results.append(self._result(n, values))
         if self._notes is not None:
             made = [(values[r], n) for n, r in enumerate(self._program.outputs) if r in values]
             if made:
@@ -357,8 +359,8 @@ class StepGraph:
         self._note_end(results)
         return results
 
-    def _communicate(self, piece: Segment, values: dict[int, Value]) -> None:
-        """Run a collective, add its outputs to `values`, and copy them to where graphs read
+    def _run_between(self, piece: Segment, values: dict[int, Value]) -> None:
+        """Run an instruction, add its outputs to `values`, and copy them to where graphs read
         them."""
         program = piece.program
         operands = [self._operand(r, values) for r in program.inputs]
@@ -380,13 +382,17 @@ class StepGraph:
         """States as views of their buffers, other outputs as copies."""
         if n in self._state_of_output:
             bound = self._bound[self._state_of_output[n]]
-            if len(bound) == 1:
-                return bound[0].view()  # its device is current
             return value_of_blocks(self._memory.each(lambda b: b.view(), bound))
         blocks = self._outputs.get(n)
         if blocks is None:
             blocks = blocks_of(values[self._program.outputs[n]])
         return value_of_blocks(self._memory.each(lambda b: b.copy(), blocks))
+
+
+def remove(values: dict[int, Value], registers: Iterable[int]) -> None:
+    """Remove registers that have values."""
+    for r in registers:
+        values.pop(r, None)
 
 
 def pass_on(blocks: Sequence[Block], copies: Sequence[Block]) -> None:
@@ -419,6 +425,9 @@ def step_graph(
     is_compared = processes.current().count > 1
     if mesh is None or (is_compared and not can_note(program, values, states.values())):
         return None
+    notes = ProgramNotes(program, values) if is_compared else None
+    if notes is not None and not notes.is_complete:
+        return None
     backend = backend_of(mesh)
     is_one_kind = all(m.device_kind == mesh.device_kind for m in meshes)
     if not isinstance(backend, CupyBackend) or not is_one_kind:
@@ -429,8 +438,8 @@ def step_graph(
     device_part = device_program(program, values)
     if device_part is None:
         return None
-    notes = ProgramNotes(program, values) if is_compared else None
-    return StepGraph(name, device_part, memory, values, states, is_argument, notes)
+    with backend.on(mesh, 0):
+        return StepGraph(name, device_part, memory, values, states, is_argument, notes)
 
 
 def _gpus(program: Program, values: Sequence[Value]) -> set[tuple[int, ...]]:

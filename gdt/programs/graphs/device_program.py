@@ -1,5 +1,5 @@
 """The part of a recorded program that runs on devices alone, after what the host computes; and its
-segments, which compute or communicate."""
+segments, which a graph holds or in which the host waits."""
 
 from __future__ import annotations
 
@@ -153,26 +153,23 @@ def _multi_tensor_kernel(k: Instruction) -> Callable[..., None] | None:
 class Segment(NamedTuple):
     """Consecutive instructions of a program.
 
-    communicates: whether they move data, or wait for that; then there is one. program: it or them,
-    from registers that were there before to those that are read afterwards. ends: registers that
-    nothing reads after it.
+    waits: whether the host waits for data in them; then there is one. program: it or them, from
+    registers that were there before to those that are read afterwards. ends: registers that nothing
+    reads after it.
     """
 
-    communicates: bool
+    waits: bool
     program: Program
     ends: frozenset[int]
 
 
 def pieces(program: Program) -> list[Segment]:
-    """The pieces of a program, in order. The last is a segment, which may be empty.
-
-    An op that computes and communicates at once, as one that merges statistics of all devices, is a
-    piece of its own that communicates.
-    """
+    """The pieces of a program, in order. The last may be empty; the host does not wait in it."""
     instructions = program.instructions
     last = _last_reads(instructions, program.outputs)
     segments: list[Segment] = []
-    for start, stop in _bounds(instructions):
+    waits = [k.waits for k in instructions]
+    for start, stop in _bounds(waits):
         own = instructions[start:stop]
         outputs = [r for k in own for r in k.outputs]
         own_registers = {*outputs, *program.constants}
@@ -187,17 +184,16 @@ def pieces(program: Program) -> list[Segment]:
             set(),
             program.aliases,
         )
-        segments.append(Segment(any(k.communicates for k in own), part, ends))
+        segments.append(Segment(any(waits[start:stop]), part, ends))
     return segments
 
 
-def _bounds(instructions: Sequence[Instruction]) -> Iterable[tuple[int, int]]:
-    """The bounds (start, stop) of pieces."""
-    moves = [k.communicates for k in instructions]
-    starts = [i for i, is_move in enumerate(moves) if i == 0 or is_move or moves[i - 1]]
-    if not moves or moves[-1]:
-        starts.append(len(moves))
-    return itertools.pairwise([*starts, len(moves)])
+def _bounds(waits: Sequence[bool]) -> Iterable[tuple[int, int]]:
+    """The bounds (start, stop) of pieces. waits: of each instruction."""
+    starts = [i for i, is_wait in enumerate(waits) if i == 0 or is_wait or waits[i - 1]]
+    if not waits or waits[-1]:
+        starts.append(len(waits))
+    return itertools.pairwise([*starts, len(waits)])
 
 
 def _last_reads(instructions: Sequence[Instruction], outputs: Iterable[int]) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from gdt.sharding.mesh import Mesh
 
 Block = Any
 Blocks = Sequence[Block]
+FIRST = itemgetter(0)
 
 
 class BlockKind(NamedTuple):
@@ -37,7 +39,10 @@ class GraphMemory:
         self.devices = [device_of(mesh, i) for i in range(len(mesh.blocks))]
 
     def each(self, function: Callable[..., Any], *operands: Blocks) -> list[Any]:
-        """Call `function` with the operands' blocks of each device, there; list the results."""
+        """Call `function` with the operands' blocks of each device, there; list the results. If
+        there is one device, it is the current one."""
+        if len(self.devices) == 1:
+            return [function(*map(FIRST, operands))]
         results = []
         for i, blocks in enumerate(zip(*operands, strict=True)):
             with self.backend.on(self.mesh, i):
