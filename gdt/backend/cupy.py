@@ -26,7 +26,7 @@ from gdt.backend.protocol import KernelRunner
 from gdt.backend.scope import Scope
 from gdt.backend.timing import device_time
 from gdt.cuda.compiler import architecture
-from gdt.cuda.driver import INSTALL_CUPY, node_count
+from gdt.cuda.driver import INSTALL_CUPY, is_empty
 from gdt.cuda.runner import CudaRunner
 from gdt.errors import DeviceError, DtypeError, KernelError, error
 from gdt.observe import report_synchronization
@@ -445,7 +445,7 @@ class CupyBackend:
 
     def _has_work(self, graph: Any) -> bool:
         """Return whether a launch of a graph of CuPy does anything."""
-        return node_count(graph.graph) > 0
+        return not is_empty(graph.graph)
 
 
 class CapturedEvents(list[Any]):

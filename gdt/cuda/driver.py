@@ -70,14 +70,12 @@ def _error(library: Any, status: int) -> str:
     return f"{(name.value or b'unknown error').decode()} ({status})"
 
 
-def node_count(graph: int) -> int:
-    """Return the number of nodes of the CUDA graph at an address (CUDA Driver API,
-    cuGraphGetNodes); raise RuntimeError if the driver does not tell."""
-    library, count = _library(), ctypes.c_size_t()
-    status = library.cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
-    if status:
-        raise RuntimeError(f"cuGraphGetNodes: {_error(library, status)}")
-    return count.value
+def is_empty(graph: int) -> bool:
+    """Return whether the CUDA graph at an address has no nodes (CUDA Driver API, cuGraphGetNodes);
+    False where that is not known, as of the address 0, which CuPy 13 has for graphs."""
+    count = ctypes.c_size_t()
+    status = _library().cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
+    return not status and not count.value
 
 
 def have_cupy() -> bool:

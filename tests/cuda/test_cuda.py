@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import cupy
@@ -18,7 +19,7 @@ import pytest
 import gdt
 from gdt import backend
 from gdt.backend import timing
-from gdt.backend.cupy import BlockDevice, PlacedFunction, load_cupy
+from gdt.backend.cupy import BlockDevice, CupyBackend, PlacedFunction, load_cupy
 from gdt.backend.timing import device_time
 from gdt.cuda import driver as cuda_driver
 from gdt.data.feed import Feed
@@ -27,6 +28,9 @@ from gdt.errors import DeviceError, DtypeError, GdtError, MeshError, MoveError, 
 from tests.strict import SimulatedGpus, StrictCupy, capture, engine
 
 engine.register()
+
+
+EMPTY = 1 << 40  # the address of a graph without nodes
 
 
 class Driver:
@@ -45,6 +49,10 @@ class Driver:
     def cuDeviceGetCount(self, number: Any) -> int:
         number._obj.value = self.devices
         return 0
+
+    def cuGraphGetNodes(self, graph: Any, nodes: None, count: Any) -> int:
+        count._obj.value = 0 if graph.value == EMPTY else 3
+        return 0 if graph.value else 1  # CUDA_ERROR_INVALID_VALUE
 
     def cuGetErrorName(self, status: int, name: Any) -> int:
         name._obj.value = b"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
@@ -98,6 +106,13 @@ def test_a_mesh_of_gpus_says_why_there_are_none(
     with pytest.raises(DeviceError, match=f"(?s)'cuda:0' does not exist.*{problem}.*{remedy}"):
         gdt.create_mesh([("x", 2)], devices=["cuda:0"])
     assert gdt.create_mesh([("x", 2)]).devices == ("cpu:0", "cpu:1")
+
+
+def test_graphs_without_nodes_are_known_where_the_driver_tells(machine: Any) -> None:
+    machine(Driver())
+    here = CupyBackend(StrictCupy(1))
+    graphs = [SimpleNamespace(graph=address) for address in (EMPTY, EMPTY + 8, 0)]
+    assert [*map(here._has_work, graphs)] == [False, True, True]
 
 
 def test_unused_gpus_are_logged_once(machine: Any, caplog: pytest.LogCaptureFixture) -> None:
