@@ -176,6 +176,17 @@ def test_no_queries_have_no_results() -> None:
     keys = gdt.ones((3, 4))
     assert gdt.attention(keys[:0], keys, keys).shape == (0, 4)
     assert gdt.attention(gdt.ones((0, 3, 4)), keys, keys).shape == (0, 3, 4)
+    split = gdt.relayout(keys, Layout(["x", None], gdt.create_mesh([("x", 2)])))
+    for k in (keys, split):
+        for shape in ((0, 3), (2, 1, 0, 3)):  # of masks
+            mask = gdt.ones(shape, "bool", layout=Layout.replicated(k.mesh, len(shape)))
+            q = gdt.zeros((*shape[:-2], 0, 4), layout=Layout.replicated(k.mesh, len(shape)))
+            with gdt.GradientTape() as tape:
+                tape.watch(k)
+                found = gdt.attention(q, k, k, mask=mask)
+                total = gdt.sum(found)
+            assert found.shape == q.shape
+            assert tape.gradient(total, k).tolist() == [[0.0] * 4] * 3
 
 
 def test_the_gradients_of_dropout_are_those_of_the_whole_matrix_with_the_same_weights_dropped(

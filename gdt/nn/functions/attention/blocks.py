@@ -323,10 +323,10 @@ def mask_of_tile(
     if not hasattr(mask, "ndim") or not mask.ndim:
         return None
     (part,) = _at(at, tile, (mask,))
-    sizes = part.shape[:-2]
-    sequences = xp.arange(math.prod(sizes)).reshape(sizes)
-    every = xp.broadcast_to(sequences, batch).reshape(-1)
-    return Mask(part.reshape(-1, *part.shape[-2:]), every)
+    *sizes, queries, keys = part.shape
+    count = math.prod(sizes)
+    every = xp.broadcast_to(xp.arange(count).reshape(sizes), batch).reshape(-1)
+    return Mask(part.reshape(count, queries, keys), every)
 
 
 def cut_mask(
