@@ -160,7 +160,8 @@ class Recorder(Observer):
         self.met_host = True
 
     def on_synchronize(self, what: str) -> None:
-        self._has_waited = True
+        # A step's own `gdt.synchronize` is for no data, and no part of the op that it records next.
+        self._has_waited |= what != "synchronize"
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         register = self._registers.get(_identity(_value(before)))

@@ -128,6 +128,26 @@ def test_what_the_host_waits_in_is_not_captured(gpus: Mesh) -> None:
     assert segments_of(step) == [["exp"], ["SORT_VECTOR"], ["multiply"]]
 
 
+@pytest.mark.parametrize("is_under_way", [True, False])
+def test_a_step_that_waits_for_devices_itself_is_launched(is_under_way: bool, gpus: Mesh) -> None:
+    """Before a collective that runs beside it, or while one does."""
+    whole = Layout([None], gpus)
+
+    @gdt.function
+    def step(x: DistributedArray) -> DistributedArray:
+        y = x * 2.0
+        if is_under_way:
+            y = gdt.relayout(y, whole)
+        gdt.synchronize()
+        return gdt.relayout(y, whole) + gdt.sum(x).resolve()
+
+    for n in range(WARM + 3):
+        x = gdt.full(8, float(n), layout=Layout([("x", "y")], gpus))
+        assert step(x).tolist() == [10.0 * n] * 8
+    (names,) = segments_of(step)
+    assert "join" in names
+
+
 def test_arrays_of_different_devices_are_computed_by_the_program(gpus: Mesh) -> None:
     one = engine.mesh({"x": 2, "y": 2})
     step = gdt.function(lambda x, y: (x * 2, y * 3))
