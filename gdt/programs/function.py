@@ -361,9 +361,9 @@ def function(
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs, of one process or of several, what it
-    computes between two collectives becomes a graph on each, and the collectives run as without
-    recording. Its plans run one by one, as on the CPU, if its arrays are not all on the same GPUs,
-    and in several processes if it returns an argument or its state as it is.
+    computes between two collectives becomes a graph on each, and collectives are calls of NCCL
+    between them. Its plans run one by one, as on the CPU, if its arrays are not all on the same
+    GPUs, and in several processes if it returns an argument or its state as it is.
 
     >>> w = {"w": gdt.asarray([1.0, 2.0])}
     >>> optimizer = gdt.optim.SGD(0.5)
