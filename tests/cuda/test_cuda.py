@@ -26,6 +26,7 @@ from gdt.data.feed import Feed
 from gdt.debug import configuration
 from gdt.errors import DeviceError, DtypeError, GdtError, MeshError, MoveError, OutOfMemoryError
 from tests.strict import SimulatedGpus, StrictCupy, capture, engine
+from tests.strict.cuda import Stream
 
 engine.register()
 
@@ -410,6 +411,24 @@ def test_every_device_has_its_current_stream_again(what: str, current: str) -> N
     assert [strict.cuda.get_current_stream(i) for i in range(4)] == before
     assert not {*during} & {*before}
     assert [stream.device_id for stream in during] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_device_that_fails_before_it_communicates_is_named(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh, calls = engine.mesh({"x": 2}, devices=2), iter(range(1, 3))
+    x = gdt.arange(4.0, layout=gdt.Layout(["x"], mesh))
+    wait_event = Stream.wait_event
+
+    def fail(stream: Stream, event: Any) -> None:
+        if next(calls, 0) == failing:
+            raise engine.CUPY.cuda.runtime.CUDARuntimeError(719)  # cudaErrorLaunchFailure
+        wait_event(stream, event)
+
+    monkeypatch.setattr(Stream, "wait_event", fail)
+    with pytest.raises(DeviceError, match="the device has failed: cudaErrorLaunchFailure"):
+        gdt.relayout(x, gdt.Layout([None], mesh))
 
 
 @pytest.mark.parametrize("stream", ["default", "used"])

@@ -17,7 +17,7 @@ from gdt.autodiff import buckets
 from gdt.backend import backend_of
 from gdt.caches import Cache
 from gdt.comm.transport import transport_of
-from gdt.errors import FunctionError
+from gdt.errors import DistributedError, FunctionError
 from gdt.programs import replay
 from gdt.programs.function import Function
 from gdt.programs.graphs.cuda_graph import StepGraph
@@ -304,6 +304,34 @@ def test_functions_on_several_devices_are_captured(name: str, gpus: Mesh) -> Non
             assert name in LIBRARY, e
             return
         assert same(found, (calls.function(*calls.first), expected))
+
+
+def test_what_runs_beside_a_launch_that_fails_has_ended_before_the_next(
+    gpus: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what was begun before a collective in which the host waits, and joined after it."""
+    nccl = transport_of(gpus).nccl  # type: ignore[attr-defined]
+    rows, whole = Layout([("x", "y"), None], gpus), Layout([None, None], gpus)
+
+    @gdt.function(verify=0)
+    def step(x: DistributedArray) -> DistributedArray:
+        gathered = gdt.relayout(x * 2.0, whole)
+        return gathered + gdt.sort(x[:, 0])
+
+    def fail() -> None:
+        nccl.depth = 0
+        raise nccl.NcclError("unhandled system error")
+
+    x = gdt.asarray(np.arange(64.0).reshape(8, 8), layout=rows)
+    for n in range(WARM + 3):
+        if n <= WARM:
+            step(x)
+            continue
+        ends, end = [*range(2)], nccl.groupEnd
+        with monkeypatch.context() as patch, pytest.raises(DistributedError):
+            patch.setattr(nccl, "groupEnd", lambda: end() if ends.pop() else fail())  # noqa: B023
+            step(x)
+        assert same(step(x), step._function(x))
 
 
 def test_an_error_in_any_segment_names_the_line_and_changes_nothing(gpus: Mesh) -> None:

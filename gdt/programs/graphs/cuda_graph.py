@@ -136,7 +136,11 @@ class StepGraph:
             sent = self._sent_inputs if self._notes is not None else ()
             if sent:
                 pass_on([operands[i][0] for i in sent], [self._bound[i][0] for i in sent])
-            return self._replayed()
+            try:
+                return self._replayed()
+            except BaseException:
+                self._join_communication()
+                raise
 
     def _by_plans(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> list[Value]:
         """Run the program without graphs."""
@@ -182,6 +186,14 @@ class StepGraph:
             if before.ptr != now.ptr:
                 backend.follow(device, before, now)
         self._streams = streams
+
+    def _join_communication(self) -> None:
+        """Let later computation wait for what runs beside it, which no `join` does after a failure:
+        it reads memory that the next launch writes."""
+        backend = self._memory.backend
+        for device in self._memory.devices:
+            communication = backend.communication_stream(device)
+            backend.follow(device, communication, backend.compute_stream(device))
 
     def _flags(self, program: Program, free: Mapping[int, bool]) -> list[bool]:
         """For each register that an update of a program may overwrite, whether it may now."""
