@@ -14,6 +14,7 @@ from tests.covering import covering, every
 from .harness import (
     DTYPES,
     EPSILONS,
+    SANITIZERS,
     SCHEDULES,
     Execute,
     assert_close,
@@ -22,7 +23,6 @@ from .harness import (
     name,
     normal,
     run_case,
-    with_sanitizers,
 )
 
 OPTIONS: dict[str, Any] = {
@@ -184,7 +184,8 @@ def test_matmul_on_tensor_cores_in_full(dtype: str) -> None:
         run_case(check_mma, case)
 
 
-@pytest.mark.parametrize(("tensor_cores", "sanitizer"), with_sanitizers(False, True))
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("tensor_cores", [False, True])
 def test_matmul_under_sanitizers(sanitizer: str, tensor_cores: bool) -> None:
     dtype = "bfloat16" if tensor_cores else "float32"
     for misaligned in (False, True):
