@@ -196,7 +196,7 @@ def test_a_long_row_is_the_sum_of_its_parts() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("classes", "sanitizer"), with_sanitizers(11, 1029))
+@pytest.mark.parametrize(("classes", "sanitizer"), with_sanitizers(1029, 11))
 def test_whole_rows_under_sanitizers(sanitizer: str, classes: int) -> None:
     for gradient, rows, place in (
         ("apart", 5, "shared memory"), ("in place", 5, "none"), ("in place", 1, "cluster"),
