@@ -35,8 +35,6 @@ from . import bundle, probe, ranks, run, setup, slim
 from .stages import INI, ROOT, Places, Stage, environment, stages
 from .stages import pytest as pytest_command
 
-SLEEP = "import time; print('begun', flush=True); time.sleep(60)"
-
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
@@ -48,6 +46,11 @@ def places(tmp_path: Path) -> Places:
 # ---------------------------------------------------------------- stages
 
 
+def shell(code: str, seconds: int = 60) -> Stage:
+    """A stage that begins sooner than one of Python, so that what hangs may be short."""
+    return Stage("nothing", seconds, ("sh", "-c", code), {})
+
+
 def python(code: str, seconds: int = 60, **variables: str) -> Stage:
     return Stage("nothing", seconds, (sys.executable, "-c", code), variables)
 
@@ -56,7 +59,7 @@ def test_a_stage_that_fails_costs_no_other_its_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = {
-        "hangs": python(SLEEP, seconds=5),
+        "hangs": shell("echo begun; exec sleep 60", seconds=2),
         "fails": python("raise SystemExit('no kernel')"),
         "is missing": Stage("nothing", 9, ("a-missing-program",)),
         "crashes": python("import os; print('half a line', flush=True); os.abort()"),
@@ -67,7 +70,7 @@ def test_a_stage_that_fails_costs_no_other_its_result(
     assert time.monotonic() - began < 40
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert [row["problem"] for row in summary] == [
-        "killed after 5 s", "exit 1", "not started", "exit -6", ""
+        "killed after 2 s", "exit 1", "not started", "exit -6", ""
     ]  # fmt: skip
     assert [row["last_line"] for row in summary][:2] == ["begun", "no kernel"]
     assert summary[-1]["last_line"] == "ab"
@@ -78,15 +81,11 @@ def test_a_stage_that_fails_costs_no_other_its_result(
 
 
 def test_what_a_stage_has_started_ends_with_it(tmp_path: Path) -> None:
-    code = f"""import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
-print(child.pid, flush=True)
-time.sleep(60)"""
     log = tmp_path / "log"
-    assert run.run_stage("hangs", python(code, seconds=5), {}, log).problem
+    assert run.run_stage("hangs", shell("sleep 61 & echo $!; wait", seconds=2), {}, log).problem
     child = int(log.read_text().split()[0])
     for _ in range(100):
-        if not Path(f"/proc/{child}/cmdline").exists() or b"begun" not in (
+        if not Path(f"/proc/{child}/cmdline").exists() or b"sleep\x0061" not in (
             Path(f"/proc/{child}/cmdline").read_bytes()
         ):
             return
@@ -198,9 +197,9 @@ def test_the_calls_of_the_page_run_every_stage_in_ten_minutes(places: Places) ->
 
 
 def test_stages_share_the_seconds_of_a_call(tmp_path: Path) -> None:
-    chosen = {"hangs": python(SLEEP), "waits": python(SLEEP)}
-    outcomes = run.run(chosen, {}, tmp_path, seconds=3.5)
-    assert [outcome.problem for outcome in outcomes] == ["killed after 3 s", "not started"]
+    chosen = {name: shell("exec sleep 60") for name in ("hangs", "waits")}
+    outcomes = run.run(chosen, {}, tmp_path, seconds=1.5)
+    assert [outcome.problem for outcome in outcomes] == ["killed after 1 s", "not started"]
     assert len(json.loads((tmp_path / "summary.json").read_text())) == 2
 
 
