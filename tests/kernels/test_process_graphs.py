@@ -219,6 +219,24 @@ def test_results_that_are_other_arrays_too_are_told_apart_alike(
     assert graphs.launches == 0
 
 
+def test_a_result_that_is_returned_twice_is_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(mesh: Mesh) -> None:
+        @gdt.function
+        def step(x: Any) -> Any:
+            doubled = x * 2.0
+            return doubled, gdt.sum(doubled), doubled
+
+        for n in range(6):
+            x = gdt.asarray(np.full((4, 3), n, "f4"), layout=Layout(["batch", None], mesh))
+            first, _, last = step(x)
+            gdt.exp(last).numpy()
+            assert last.blocks[0] is first.blocks[0]
+
+    graphs, plans = ways(monkeypatch, run)
+    assert graphs[:2] == plans[:2]
+    assert graphs.launches > plans.launches == 0
+
+
 def test_programs_of_which_graphs_cannot_make_the_notes() -> None:
     """What the host draws is drawn first, and given to others in the memory of a GPU; and what has
     made a block that a collective combines must be told when the graph is launched."""

@@ -82,6 +82,10 @@ class StepGraph:
         self.states = dict(states)
         self._state_of_output = {output: i for i, output in states.items()}
         self._state_of = {self._program.inputs[i]: i for i in states}
+        outputs = self._program.outputs
+        firsts = {n: outputs.index(r) for n, r in enumerate(outputs) if n not in states.values()}
+        # Of an output that an earlier one is too, the number of that: they are one array.
+        self._again = {n: first for n, first in firsts.items() if firsts.get(first, n) < n}
         self._number = {r: n for n, r in enumerate(self._program.inputs)}
         self._copied = [i in states or is_arg for i, is_arg in enumerate(is_argument)]
         self._bound: list[Blocks] = [()] * len(is_argument)
@@ -361,6 +365,8 @@ class StepGraph:
             i = self._state_of_output.get(n)
             if i is not None and len(self._bound[i]) == 1:
                 results.append(self._bound[i][0].view())  # without a call for each of many arrays
+            elif n in self._again:
+                results.append(results[self._again[n]])
             else:
                 results.append(self._result(n, values))
         if self._notes is not None:
