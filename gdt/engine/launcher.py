@@ -178,10 +178,11 @@ class KernelBody:
             self.body = partial(_run_widened, self.launcher, self.body)
             self.kernel = Bfloat16Kernel(self.launcher, self.kernel)
         self.static, self.selectable = dict(static), selectable
-        # The function of calls that are repeated without the kernel's, and the number of recorded
-        # ones.
+        # The function of calls that are repeated without the kernel's, how many calls have been
+        # recorded, and the facts of the arrays of those that cannot be repeated.
         self.repeat: Repeat = repeats_nothing
         self.recorded = 0
+        self.unrepeatable: set[Any] = set()
         # By choice of `gdt.matmul_backend`: why the body runs; "" where the kernel does.
         self.reasons: dict[str, str] = {"cublas": "matmul_backend is 'cublas'"}
 
@@ -297,9 +298,12 @@ class KernelBody:
         calls are prepared to be repeated."""
         launcher, recording = self.launcher, None
         if CAPTURED.get() is None and self.recorded < MOST_RECORDED:
-            self.recorded += 1
             named = by_position(keywords)
             recording = KernelRecording(launcher.backend, [*xs, *named], sum(map(is_array, named)))
+            if (facts := recording.facts()) in self.unrepeatable:
+                recording = None
+            else:
+                self.recorded += 1
         launcher.launched.clear()
         token = RECORDING.set(recording)
         try:
@@ -310,7 +314,10 @@ class KernelBody:
         if recording is not None:
             constants, settings = launcher.constants(), self._settings()
             known = recording.repeat(results, constants, settings, self.repeat)
-            self.repeat = known or self.repeat
+            if known is None:
+                self.unrepeatable.add(facts)
+            else:
+                self.repeat = known
         return results, names
 
     def _measured(self, xs: Sequence[Block], out: Mapping[str, Any]) -> str:

@@ -90,6 +90,11 @@ class KernelRecording:
         self._sources: dict[int, Block] = {}  # of the copies among the memory, by their number
         self.calls: list[KernelCall] = []
 
+    def facts(self) -> tuple[Any, ...]:
+        """The shapes, strides and alignment of the arrays among the arguments."""
+        find = self._backend.runner.address  # type: ignore[union-attr]
+        return tuple([(a.shape, a.strides, find(a) % ALIGNMENT) for a in self._given])
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
         """Uninitialised memory."""
         self._memory.append(self._backend.empty(shape, dtype))

@@ -20,7 +20,7 @@ from gdt.cuda import launches, tensor_map
 from gdt.cuda.runner import CudaRunner, KernelCall, Parameters, address, check
 from gdt.cuda.sources import parameters
 from gdt.cuda.tensor_map import TensorMap
-from gdt.engine.launcher import KernelBody, Launcher
+from gdt.engine.launcher import MOST_RECORDED, KernelBody, Launcher
 from gdt.engine.prepared import KernelRecording, Repeat, by_position
 
 from . import strict_kernels
@@ -427,6 +427,30 @@ def test_operands_that_overlap_are_not_repeated(emulated: EmulatedBackend) -> No
     assert emulated.runner.prepared == before
     body(array(1, 2, 3, 5), array(1, 2, 3, 5))
     assert emulated.runner.prepared == before + 1
+
+
+def test_calls_that_are_not_repeated_leave_others_to_be(
+    emulated: EmulatedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many come first; and they are recorded once."""
+
+    def kernel(launcher: Launcher, x: Block) -> Block:
+        return plain(launcher, x if x.flags.c_contiguous else x.copy())
+
+    body = KernelBody("sum", 1, emulated, kernel, np.sum, {})
+    recorded, repeat = [], KernelRecording.repeat
+    monkeypatch.setattr(
+        KernelRecording, "repeat", lambda self, *args: recorded.append(self) or repeat(self, *args)
+    )
+    columns, rows = array(1, 2, 5, 3).mT, array(1, 2, 3, 5)
+    for _ in range(MOST_RECORDED):
+        body(columns)
+    assert len(recorded) == 1
+    before = emulated.runner.prepared
+    for _ in range(3):
+        body(rows)
+    assert emulated.runner.prepared == before + 1
+    assert len(recorded) == 2
 
 
 def test_a_measured_choice_of_the_body_is_kept(emulated: EmulatedBackend) -> None:
