@@ -8,24 +8,22 @@ from functools import partial, wraps
 from typing import Any
 
 from gdt.array.array import DistributedArray
-from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES
 from gdt.engine.declaration import Declaration
-from gdt.engine.op import NEW, Op
-from gdt.engine.plan import PLAN_BYTES
+from gdt.engine.op import Op
 from gdt.observe import OBSERVERS
 from gdt.sharding.rule import RuleSpec
 
 
 def first_output(op: Op[..., Any]) -> Callable[..., DistributedArray]:
-    """Return a function that calls `op`, whose body has statistics neither merged nor finished, and
-    returns its first output.
+    """Return a function that calls `op`, which has neither `merge=` nor `finish=`, and returns its
+    first output.
 
     The gradient and other observers read the other outputs, such as the statistics of rows. Where
     nobody observes, the kernel is called with `alone=True`, and makes and returns the first alone.
+    `op` has its kernel by then.
     """
-    alone = NEW(type(op))
-    vars(alone).update(vars(op), declaration=_declaration(op), plain=alone, plans=Cache(PLAN_BYTES))
+    alone = op.variant(declaration=_declaration(op), alternative_plan=None)
     run: Callable[..., Any] = op.__call__  # calls of the objects take longer
     run_alone: Callable[..., DistributedArray] = alone.__call__
 
@@ -54,4 +52,11 @@ def _declaration(op: Op[..., Any]) -> Declaration:
         return declared.body(*args, **keywords)[0]
 
     kernel = declared.kernel and partial(declared.kernel, alone=True)
-    return replace(declared, rule=rule, body=body, kernel=kernel, rounded=declared.rounded[:1])
+    return replace(
+        declared,
+        rule=rule,
+        body=body,
+        kernel=kernel,
+        specialization=None,  # which makes all outputs
+        rounded=declared.rounded[:1],
+    )

@@ -197,9 +197,15 @@ class Op(Differentiable, Generic[P, R_co]):
         step: `step(operand_type, result_type, **statics)` returns the step from the operand to the
             view, of a kind that `gdt.array.views.view_step` declares.
         """
-        showing = NEW(type(self))
-        vars(showing).update(vars(self), plain=self, step=step, plans=Cache(PLAN_BYTES))
-        return showing
+        return self.variant(plain=self, step=step)
+
+    def variant(self, **changed: Any) -> Self:
+        """Return an op with other values of these attributes, and plans of its own. It is not
+        registered."""
+        other = NEW(type(self))
+        own = {"plain": other, "plans": Cache(PLAN_BYTES)}
+        vars(other).update(vars(self) | own | changed)
+        return other
 
     def _new_plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         """Make the plan of a call; its `steps` are None unless results are views."""

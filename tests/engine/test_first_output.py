@@ -9,6 +9,7 @@ import pytest
 
 import gdt
 from gdt.engine.first_output import first_output
+from gdt.engine.op import Op
 from gdt.nn.functions.cross_entropy.sparse import fused_cross_entropy
 from gdt.observe import OBSERVERS, Observer
 
@@ -60,3 +61,14 @@ def test_observers_are_told_of_all_outputs() -> None:
 def test_errors_name_the_op_and_its_argument() -> None:
     with pytest.raises(gdt.errors.GdtError, match=r"^fused_cross_entropy: .*'smoothing'"):
         LOSS(*operands(), smoothing=1)
+
+
+def test_a_specialization_which_makes_all_outputs_is_left_out() -> None:
+    def halves(xp: Any, x: Any, /) -> tuple[Any, Any]:
+        return x / 2, x
+
+    op: Op[..., Any] = Op(halves, "... -> ..., ...")
+    op.specialize(lambda body, x: lambda x: (x / 2, x))
+    half, x = first_output(op), gdt.asarray([2.0, 4.0])
+    for _ in range(3):
+        assert half(x).tolist() == [1.0, 2.0]
