@@ -85,6 +85,7 @@ class CupyBackend:
 
     def __init__(self, cupy: Any, scopes: Sequence[Scope] = ()) -> None:
         self.xp = cupy
+        self._event = partial(cupy.cuda.Event, disable_timing=True)
         self._scopes = scopes or [Scope(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
         self._communication: dict[int, Any] = {}
         self._copying: dict[int, Any] = {}  # by CUDA's number of the device
@@ -288,18 +289,18 @@ class CupyBackend:
         enqueued before has ended; computation that is enqueued afterwards waits for it. The caller
         holds references to the memory that the streams use until the context ends.
         """
-        cuda, computing, streams, ends = self.xp.cuda, list[Any](), list[Any](), list[Any]()
+        computing, streams, ends = list[Any](), list[Any](), list[Any]()
         for device in devices:
             stream = self._communication.get(device) or self.communication_stream(device)
             with self._scopes[device]:
-                computing.append(cuda.get_current_stream())
+                computing.append(self.xp.cuda.get_current_stream())
                 if computing[-1].ptr != stream.ptr:  # as it is in `overlapping`
-                    stream.wait_event(computing[-1].record(cuda.Event(disable_timing=True)))
+                    stream.wait_event(computing[-1].record(self._event()))
             streams.append(stream)
         yield streams, ends
         for device, compute, stream in zip(devices, computing, streams, strict=True):
             with self._scopes[device]:
-                ends.append(stream.record(cuda.Event(disable_timing=True)))
+                ends.append(stream.record(self._event()))
                 if compute.ptr != stream.ptr:
                     compute.wait_event(ends[-1])
 
@@ -328,20 +329,20 @@ class CupyBackend:
 
     @contextmanager
     def _overlapping(self, mesh: Mesh) -> Iterator[list[Any]]:
-        cuda, computing, events = self.xp.cuda, list[Any](), list[Any]()
+        computing, events = list[Any](), list[Any]()
         try:
             for device in _devices(mesh):
                 stream = self._communication.get(device) or self.communication_stream(device)
                 with self._scopes[device] as scope:
-                    computing.append(cuda.get_current_stream())
-                    stream.wait_event(computing[-1].record(cuda.Event(disable_timing=True)))
+                    computing.append(self.xp.cuda.get_current_stream())
+                    stream.wait_event(computing[-1].record(self._event()))
                     scope.use(stream)
             yield events
         finally:
             for device, compute in zip(_devices(mesh), computing, strict=False):
                 with self._scopes[device] as scope:
-                    end = self._communication[device].record(cuda.Event(disable_timing=True))
-                    scope.use(compute)
+                    scope.use(compute)  # also where the device fails in what follows
+                    end = self._communication[device].record(self._event())
                 events.append((end, compute))
 
     def _launch_beside(self, mesh: Mesh, graph: Graph, events: CapturedEvents) -> None:
@@ -371,9 +372,6 @@ class CupyBackend:
         streams of `device`, which need not be the current one."""
         with self._scopes[device]:
             stream.wait_event(before.record(self._event()))
-
-    def _event(self) -> Any:
-        return self.xp.cuda.Event(disable_timing=True)
 
     # ---- graphs
 

@@ -431,6 +431,21 @@ def test_a_device_that_fails_before_it_communicates_is_named(
         gdt.relayout(x, gdt.Layout([None], mesh))
 
 
+def test_a_device_that_fails_after_it_communicates_has_its_stream_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here, mesh = SimulatedGpus(StrictCupy(1)), engine.mesh({"x": 1})
+    before = here.compute_stream(0)
+
+    def fail(stream: Stream, event: Any = None) -> None:
+        raise cupy.cuda.runtime.CUDARuntimeError(719)  # cudaErrorLaunchFailure
+
+    with pytest.raises(DeviceError, match="the device has failed"), here.overlapping(mesh):
+        assert here.compute_stream(0) is not before
+        monkeypatch.setattr(Stream, "record", fail)
+    assert here.compute_stream(0) is before
+
+
 @pytest.mark.parametrize("stream", ["default", "used"])
 def test_a_thread_copies_batches_beside_what_another_computes(stream: str) -> None:
     """On a stream of their own, which waits for who has used their memory before, and for which no
