@@ -99,7 +99,7 @@ class Namespace:
             Device=Device, runtime=runtime, driver=driver, get_current_stream=lambda _: stream,
             memory=SimpleNamespace(OutOfMemoryError=error), alloc_pinned_memory=bytearray,
             UnownedMemory=cupy.cuda.UnownedMemory, MemoryPointer=cupy.cuda.MemoryPointer,
-            alloc=self._allocated,
+            alloc=self._allocated, Event=cupy.cuda.Event,
         )  # fmt: skip
         self._memory = cupy.cuda.UnownedMemory(MEMORY, MEMORY, None, 0)
         self._offsets = itertools.cycle(range(0, MEMORY, 1 << 20))
