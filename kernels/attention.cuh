@@ -3,12 +3,12 @@
 //
 // Arguments. q, g: (items..., queries, features), (items..., queries, values); k, v: (items...,
 // keys, features), (items..., keys, values); lse, product: (items..., queries), float32, product
-// the sum of g out; lse as a result may be null. out: (items, queries, values). dq: (items, queries, features), dk: (items,
-// keys, features), dv: (items, keys, values), all float32. first_query, first_key: (items...), the
-// positions of an item's first query and key in sequences of total_queries and total_keys, or null
-// for 0; positions past these totals are padding. causal: whether a query sees only keys up to its
-// own position. mask: (items..., mask_queries, mask_keys), each size that of all positions or 1,
-// or null. A query that sees nothing has out 0 and lse -inf.
+// the sum of g out; lse as a result may be null. out: (items, queries, values). dq: (items,
+// queries, features), dk: (items, keys, features), dv: (items, keys, values), all float32.
+// first_query, first_key: (items...), the positions of an item's first query and key in sequences
+// of total_queries and total_keys, or null for 0; positions past these totals are padding. causal:
+// whether a query sees only keys up to its own position. mask: (items..., mask_queries, mask_keys),
+// each size that of all positions or 1, or null. A query that sees nothing has out 0 and lse -inf.
 //
 // Dropout, unless seed is null: a weight is kept if the 32 random bits (random.cu, stream 0) of its
 // index in (heads, total_queries, total_keys) are at most `largest`; kept is then `factor`, else 0.

@@ -9,10 +9,11 @@
 //
 // Arguments. logits: (items..., rows, classes), rows contiguous; labels: (items..., rows); scale:
 // (items..., rows), or one number for all rows (scale_step 0), or null for 1. loss, lse: (items,
-// rows), lse of whole rows or null; gradient: (items, rows, classes), may be the logits themselves. Rows with y == ignore have
-// loss and gradient 0. A label outside [0, total) is never used as an index: its row has loss NaN
-// and gradient 0, and `error`, which starts with all bits set, becomes (row << 32 | label) of the
-// first such row; a label beyond 32 bits is stored as the nearest number of 32.
+// rows), lse of whole rows or null; gradient: (items, rows, classes), may be the logits themselves.
+// Rows with y == ignore have loss and gradient 0. A label outside [0, total) is never used as an
+// index: its row has loss NaN and gradient 0, and `error`, which starts with all bits set, becomes
+// (row << 32 | label) of the first such row; a label beyond 32 bits is stored as the nearest number
+// of 32.
 //
 // Whole rows: softmax_ce reads a row once where it fits shared memory (`cached`), else twice, and
 // writes it once. On sm_90a softmax_ce_cluster reads a longer row once too: CLUSTER blocks keep a

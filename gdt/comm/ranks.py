@@ -25,8 +25,9 @@ from gdt.sharding.mesh import Mesh
 
 TIMEOUT = 300.0  # seconds for which the host waits for a collective, without other processes
 LATE = 2.0  # seconds after the end of another process in which its collectives end here
-EVERY = 16  # collectives, after which those that have ended are forgotten, and processes compare,
-# through their sockets, what they have done
+# Collectives, after which those that have ended are forgotten, and processes compare, through their
+# sockets, what they have done.
+EVERY = 16
 _ISSUING = threading.RLock()
 """Held while calls are issued: NCCL forbids two threads on one communicator (User Guide, Thread
 Safety), and all GPUs of a process must get the calls of two threads in one order. Of several

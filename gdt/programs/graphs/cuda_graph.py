@@ -85,7 +85,7 @@ class StepGraph:
         outputs = self._program.outputs
         firsts = {n: outputs.index(r) for n, r in enumerate(outputs) if n not in states.values()}
         # Of an output that an earlier one is too, the number of that: they are one array.
-        self._again = {n: first for n, first in firsts.items() if firsts.get(first, n) < n}
+        self._again = {n: first for n, first in firsts.items() if first in firsts and first < n}
         self._number = {r: n for n, r in enumerate(self._program.inputs)}
         self._copied = [i in states or is_arg for i, is_arg in enumerate(is_argument)]
         self._bound: list[Blocks] = [()] * len(is_argument)
@@ -124,19 +124,19 @@ class StepGraph:
         memory = self._memory
         with self._lock, memory.backend.on(memory.mesh, 0):
             self._join_streams()
-            stale = self.is_captured and not self._loaded(operands, free)
-            if stale or not self._is_warm:
-                # Before its first capture a program runs once, so that all kernels are loaded.
+            is_stale = self.is_captured and not self._loaded(operands, free)
+            # Before its first capture a program runs once, so that all kernels are loaded.
+            runs_plans = is_stale or not self._is_warm
+            if runs_plans:
                 self._captured, self._is_warm = [], True
-                self._draws.draw()
-                self._name_inputs(operands)
-                return self._by_plans(operands, free)
-            if not self.is_captured:
+            elif not self.is_captured:
                 self._bind(operands, free)
                 with unnoted():
                     self._capture()
             self._draws.draw()
             self._name_inputs(operands)
+            if runs_plans:
+                return self._by_plans(operands, free)
             sent = self._sent_inputs if self._notes is not None else ()
             if sent:
                 pass_on([operands[i][0] for i in sent], [self._bound[i][0] for i in sent])
@@ -356,7 +356,7 @@ class StepGraph:
         for piece, graph in zip(self.pieces, self._captured, strict=True):
             if graph is not None:
                 graph.launch()
-            elif piece.waits:
+            else:
                 self._note_before(piece, self._boundary)
                 self._run_between(piece, values)
             remove(values, piece.ends)

@@ -80,7 +80,7 @@ class ProgramNotes:
     def __init__(self, program: Program, values: Sequence[Value]) -> None:
         # By register. Blocks that are gone had other identities than those that an instruction
         # reads, as all of these were alive together.
-        self._identities = find = [*map(identity, values)]
+        self._identities = identities = [*map(identity, values)]
         draws = [k for k in program.instructions if k.is_draw]
         self._origin = {r: (n, i) for n, k in enumerate(draws) for i, r in enumerate(k.outputs)}
         # Before each such instruction and at the end, notes, or the numbers of draws that have made
@@ -95,10 +95,10 @@ class ProgramNotes:
         # 0, for what no op makes; then those of the makers of inputs, and of notes that are named,
         # in the last call.
         self._numbers = [0]
-        inputs = {find[r]: n for n, r in enumerate(program.inputs)}
+        inputs = {identities[r]: n for n, r in enumerate(program.inputs)}
         makers: dict[int, int] = {}  # by the identity of a block, a place in `_numbers`
         for k in program.instructions:
-            for maker in _makers_in(k):
+            for maker in [x for _, numbers in k.notes for x in numbers if isinstance(x, Maker)]:
                 if maker.block in inputs and self._reads(k, maker.block):
                     makers[maker.block] = self._new_place()
                     self.given.append(inputs.pop(maker.block))
@@ -107,13 +107,13 @@ class ProgramNotes:
             if k.is_draw:
                 self._parts[-1].append(next(numbers_of_draws))
             elif k.waits:
-                self._name({r: makers.get(find[r], -1) for r in k.inputs})
+                self._name({r: makers.get(identities[r], -1) for r in k.inputs})
                 for r in k.named:  # these it names itself
-                    makers.pop(find[r], None)
+                    makers.pop(identities[r], None)
                 self._parts.append([])
             else:
                 self._parts[-1] += self._notes_of(k, makers)
-        self._name({n: makers.get(find[r], -1) for n, r in enumerate(program.outputs)})
+        self._name({n: makers.get(identities[r], -1) for n, r in enumerate(program.outputs)})
 
     def _new_place(self) -> int:
         self._numbers.append(0)
@@ -121,8 +121,8 @@ class ProgramNotes:
 
     def _notes_of(self, k: Instruction, makers: dict[int, int]) -> list[OwnNote]:
         """The notes of an instruction. makers: to which it adds what it makes."""
-        find = self._identities
-        drawn = {find[r]: self._origin[r] for r in k.inputs if r in self._origin}
+        identities = self._identities
+        drawn = {identities[r]: self._origin[r] for r in k.inputs if r in self._origin}
         notes = [
             OwnNote(
                 action,
@@ -152,7 +152,7 @@ class ProgramNotes:
         if k.named:
             if notes[-1].place < 0:
                 notes[-1] = notes[-1]._replace(place=self._new_place())
-            makers |= {find[r]: notes[-1].place for r in k.named}
+            makers |= {identities[r]: notes[-1].place for r in k.named}
         return notes
 
     def _reads(self, k: Instruction, block: int) -> bool:
@@ -201,8 +201,3 @@ class ProgramNotes:
             history.add_all(notes)
             numbers_of_makers = map(self._numbers.__getitem__, self._places[part])
             history.set_makers(zip(blocks, numbers_of_makers, strict=True))
-
-
-def _makers_in(k: Instruction) -> list[Maker]:
-    """The makers that the notes of an instruction name."""
-    return [x for _, numbers in k.notes for x in numbers if isinstance(x, Maker)]
