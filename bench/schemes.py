@@ -149,6 +149,9 @@ def _nbytes(scheme: Scheme, size: Size, n: _Numbers) -> int:
         total = 2 * (r * s * c - 1) * parameters
     else:
         total = (3 * r * (s - 1) + 2 * (r - 1)) * parameters
+        # What the whole model gathers stays from the forward to the backward pass.
+        last = (size.vocabulary + t * (2 + size.tokens)) * size.width
+        total -= r * (s - 1) * ITEM * last
     total += 6 * layers * (c - 1) * a
     if t > 1 and not scheme.is_sequence:
         again = 2 * layers if scheme.is_checkpointed else 0
@@ -165,7 +168,7 @@ def _collectives(scheme: Scheme, size: Size) -> int:
     if scheme.keeps_whole:
         count += 2
     elif scheme.shards > 1:
-        count += 3 * (layers + 1) + (scheme.replicas > 1)
+        count += 3 * (layers + 1) - 1 + (scheme.replicas > 1)
     elif scheme.replicas * scheme.context > 1:
         count += 1
     count += 3 * layers * (scheme.context - 1)

@@ -134,9 +134,11 @@ class Scheme(NamedTuple):
 
 P = 106_240  # parameters
 N = 4 * P  # bytes
+U = 4 * 6_272  # of embeddings and the last norm, which stay from the forward to the backward pass
 A = 4 * BATCH * TOKENS * SIZE  # bytes of an activation
 S = 4 * BATCH * TOKENS  # of a number for each token
 Q, R = 413_184, 11_776  # of what tensor parallelism splits, and of the rest
+U_TENSOR = 16_384 + 2 * 8_704  # of what stays, as q + 2r
 TENSOR = 2 * ((4 * LAYERS + 2) * A + 3 * S)  # over two devices
 SEQUENCE = (8 * LAYERS + 4) * A + 6 * S + 8 * (6 * LAYERS * SIZE + 2 * SIZE)
 
@@ -144,9 +146,9 @@ ON_8, ON_2, ON_4x2 = [("data", 8)], [("model", 2)], [("data", 4), ("model", 2)]
 SCHEMES = [
     Scheme("data", ON_8, data, ["data", None], "2(p-1)n", 14 * N, 1, 4 * N),
     Scheme("ZeRO 1 and 2", ON_8, zero, ["data", None], "2(p-1)n", 14 * N, 2, 2 * N + 2 * N // 8),
-    Scheme("FSDP", ON_8, fsdp, ["data", None], "3(p-1)n", 21 * N, 9, 4 * N // 8),
-    Scheme("FSDP, checkpointed blocks", ON_8, fsdp, ["data", None], "3(p-1)n", 21 * N, 9,
-           4 * N // 8, gdt.checkpointed),
+    Scheme("FSDP", ON_8, fsdp, ["data", None], "(p-1)(3n - u)", 21 * N - 7 * U, 8, 4 * N // 8),
+    Scheme("FSDP, checkpointed blocks", ON_8, fsdp, ["data", None], "(p-1)(3n - u)",
+           21 * N - 7 * U, 8, 4 * N // 8, gdt.checkpointed),
     Scheme("tensor", ON_2, whole, [None, None], "2(t-1)((4L+2)A + 3s)", TENSOR, 13,
            4 * (Q // 2 + R)),
     Scheme("sequence", ON_2, sequence, [None, None], "(t-1)((8L+4)A + 6s + v)", SEQUENCE, 24,
@@ -155,8 +157,9 @@ SCHEMES = [
            21 * LAYERS + 1, 4 * N),
     Scheme("data x tensor", ON_4x2, tensor, ["data", None], "tensor + 2(d-1)(q + 2r)",
            TENSOR + 6 * (Q + 2 * R), 14, 4 * (Q // 2 + R)),
-    Scheme("FSDP x tensor", ON_4x2, tensor_and_fsdp, ["data", None], "tensor + 3(d-1)(q + 2r)",
-           TENSOR + 9 * (Q + 2 * R), 22, 4 * (Q // 8 + R // 4)),
+    Scheme("FSDP x tensor", ON_4x2, tensor_and_fsdp, ["data", None],
+           "tensor + (d-1)(3(q + 2r) - u)", TENSOR + 9 * (Q + 2 * R) - 3 * U_TENSOR, 21,
+           4 * (Q // 8 + R // 4)),
 ]  # fmt: skip
 
 

@@ -93,8 +93,8 @@ for c in counter:
 # -----------
 # A task begins when its stream is free and what it waits for has ended. Above, computation waits
 # for each collective, and stands still. Below, it waits for what it reads alone, which is there by
-# then, but for three times: for the first weights, for the first ones of the backward pass, and for
-# the last gradients, before the update.
+# then, but for the first weights, and for the last gradients, before the update. The backward pass
+# begins with the weights that the forward pass has read last, which are still there.
 
 
 def scheduled(tasks):

@@ -1,4 +1,5 @@
-"""Gathers of arrays that are kept split, and those that are to come, which run ahead of their use.
+"""Gathers of arrays that are kept split: those that are to come, which run ahead of their use, and
+the one whose arrays a forward pass reads last, with which the backward pass begins.
 
 Where devices may communicate beside computation, the next gather is under way while what the last
 one has made is used: that of the next layer. So one layer more is in memory, and no other.
@@ -6,13 +7,14 @@ one has made is used: that of the next layer. So one layer more is in memory, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
 from gdt.array.moving import move_to_layouts
+from gdt.array.released import Recomputation
 from gdt.observe import OBSERVERS, observing_only
 from gdt.sharding.layout import Layout
 
@@ -24,8 +26,72 @@ class Gather(NamedTuple):
     layouts: tuple[Layout, ...]
 
     def run(self) -> list[DistributedArray]:
-        """Return the arrays in their layouts, which devices may still be moving."""
+        """Return the arrays in their layouts, which devices may still be moving, or which the last
+        gather of the forward pass has made."""
+        last = LAST.get()
+        if last is not None and (wholes := last.take(self)) is not None:
+            return wholes
         return move_to_layouts(self.arrays, self.layouts, overlapped=True)
+
+
+class MadeGather:
+    """A gather, and what it has made."""
+
+    def __init__(self, gather: Gather, wholes: Sequence[DistributedArray]) -> None:
+        self.wholes = [*wholes]
+        self._gather, self._recorders = gather, _recorders()
+        self._blocks = [x.blocks for x in gather.arrays]
+
+    def fits(self, gather: Gather) -> bool:
+        """Return whether another gather would make the same: of the same arrays, to which nobody
+        has written since."""
+        # A recorded function that begins in between could not tell where the arrays come from.
+        if self._gather.layouts != gather.layouts or self._recorders != _recorders():
+            return False
+        kept = zip(self._gather.arrays, gather.arrays, self._blocks, strict=True)
+        return all(a is b and b.blocks is blocks for a, b, blocks in kept)
+
+
+class LastGather:
+    """The gather whose arrays a forward pass under a tape has read last. They stay until another
+    gather begins, which is mostly the first of the backward pass: the same.
+
+    reader: the recomputation of these arrays. unreleased: the same, once the block of code has
+        ended that reads them, if the tape refers to them. made: the arrays, for a backward pass
+        that makes the gather again, or for a checkpointed function that does so there.
+    """
+
+    def __init__(self) -> None:
+        self.reader: Recomputation | None = None
+        self.unreleased: Recomputation | None = None
+        self.made: MadeGather | None = None
+
+    def read(self, reader: Recomputation) -> None:
+        """Note which arrays are read, and free the others."""
+        if self.reader is not reader:
+            self.release()
+            self.reader = reader
+
+    def begin_backward(self) -> None:
+        """Release the arrays to which the tape refers, as all others are; they are made already."""
+        if (again := self.unreleased) is None:
+            return
+        wholes = [x._alias() for reference in again.results if (x := reference()) is not None]
+        self.release()
+        if len(wholes) == len(again.results):
+            self.made = MadeGather(Gather(again.args, again.static["layouts"]), wholes)
+
+    def take(self, gather: Gather) -> list[DistributedArray] | None:
+        """Return what this gather would make, if it is the last one; free the arrays."""
+        made = self.made
+        self.release()
+        return made.wholes if made is not None and made.fits(gather) else None
+
+    def release(self) -> None:
+        """Free the arrays, but those that have been taken."""
+        if self.unreleased is not None:
+            self.unreleased.release()
+        self.reader = self.unreleased = self.made = None
 
 
 class ComingGathers:
@@ -36,32 +102,23 @@ class ComingGathers:
 
     def __init__(self, expected: Iterable[Gather]) -> None:
         self._expected = iter(expected)
+        self._next: MadeGather | None = None
         self._start()
 
     def _start(self) -> None:
-        self._next, self._recorders = next(self._expected, None), _recorders()
-        if self._next is not None:
-            self._blocks = [x.blocks for x in self._next.arrays]
+        self._next = None
+        if (gather := next(self._expected, None)) is not None:
             with observing_only(*[o for o in OBSERVERS.get() if o.wants_parts and o.wants_moves]):
-                self._wholes = self._next.run()
+                wholes = gather.run()
+            self._next = MadeGather(gather, wholes)
 
     def take(self, gather: Gather) -> list[DistributedArray]:
         """Return what a gather makes, and start the next one."""
-        # A recorded function that begins in between could not tell where the arrays come from.
-        if not self._fits(gather) or self._recorders != _recorders():
+        if self._next is None or not self._next.fits(gather):
             return gather.run()
-        wholes = self._wholes
-        self._wholes = []
+        wholes = self._next.wholes
         self._start()
         return wholes
-
-    def _fits(self, gather: Gather) -> bool:
-        """Return whether the gather under way is of the same arrays, to which nobody has written
-        since."""
-        if self._next is None or self._next.layouts != gather.layouts:
-            return False
-        kept = zip(self._next.arrays, gather.arrays, self._blocks, strict=True)
-        return all(a is b and b.blocks is blocks for a, b, blocks in kept)
 
 
 def _recorders() -> list[Any]:
@@ -69,6 +126,9 @@ def _recorders() -> list[Any]:
 
 
 COMING: ContextVar[ComingGathers | None] = ContextVar("gdt.coming_gathers", default=None)
+LAST: ContextVar[LastGather | None] = ContextVar("gdt.last_gather", default=None)
+"""The last gather of the tape that records or whose backward pass runs; None where all arrays are
+released at once."""
 _NOTED: ContextVar[list[Gather] | None] = ContextVar("gdt.noted_gathers", default=None)
 
 

@@ -28,8 +28,9 @@ does at the same time has not been measured. Between processes on hosts nothing 
 **Released arrays.** An array that was gathered for the call of a layer has no blocks after that
 call. A gradient function that reads it computes it again (`gdt.array.released`), and the backward
 pass frees it once nothing on the way needs it (`releases`). So weights are gathered twice, and the
-tape refers to weights in the layouts in which they are stored. On GPUs the next gather of the pass
-is under way while the last one is used (`gdt.array.gathers`). A checkpointed function
+tape refers to weights in the layouts in which they are stored. Those that the forward pass reads
+last stay until the backward pass gathers any, which are mostly these. On GPUs the next gather of
+the pass is under way while the last one is used (`gdt.array.gathers`). A checkpointed function
 (`checkpointed`) is one entry on the tape, whose gradient runs the function again under a tape of
 its own.
 

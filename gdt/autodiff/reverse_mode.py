@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gdt.arguments import MISFITS
 from gdt.array.array import DistributedArray
-from gdt.array.gathers import coming
+from gdt.array.gathers import LAST, coming
 from gdt.array.moving import move_to_layouts
 from gdt.array.released import Recomputation
 from gdt.autodiff.alignment import Reads, aligned, for_readers
@@ -59,6 +59,8 @@ def run(call: GradientCall) -> tuple[list[DistributedArray | None], list[Distrib
     if not call.layouts:
         call = call._replace(layouts=tuple([s.layout.resolved for s in call.sources]))
     read = _read(call)
+    if (last := LAST.get()) is not None:
+        last.begin_backward()
     with noted_dataflow("the backward pass") as results:
         seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
         cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources, call.layouts)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
+from gdt.array.gathers import LAST, LastGather
 from gdt.autodiff.backward import gradients
 from gdt.autodiff.reverse_mode import Fetched, ScalarRead, check_fetched, warn_of_scalars
 from gdt.autodiff.unread import LARGE, UnreadArrays
@@ -71,7 +72,7 @@ class GradientTape(Observer):
         self.written: list[tuple[weakref.ref[DistributedArray], DistributedArray]] = []
         self.unread = UnreadArrays()
         self.has_fetched = False  # whether values were gathered to the host
-        self.forms = Forms()
+        self.forms, self.last_gather = Forms(), LastGather()
         self._tokens: Any = None
 
     def __repr__(self) -> str:
@@ -88,13 +89,19 @@ class GradientTape(Observer):
         if self in OBSERVERS.get():
             raise error(GradientError, "this tape is recording already")
         self.forms = FORMS.get() or self.forms  # those of a tape around this one
-        self._tokens = OBSERVERS.set((*OBSERVERS.get(), self)), FORMS.set(self.forms)
+        self.last_gather = LAST.get() or self.last_gather
+        self._tokens = OBSERVERS.set((*OBSERVERS.get(), self)), *self._set_own()
         keep_informed(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
         OBSERVERS.reset(self._tokens[0])
         FORMS.reset(self._tokens[1])
+        LAST.reset(self._tokens[2])
+
+    def _set_own(self) -> tuple[Any, Any]:
+        """Have ops use the forms and the last gather of this tape; return what resets that."""
+        return FORMS.set(self.forms), LAST.set(self.last_gather)
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         if self.nodes is not None:  # None after a gradient that was called inside the block
@@ -255,7 +262,7 @@ class GradientTape(Observer):
         observers = OBSERVERS.get()
         if self in observers and not self.persistent:
             observers = tuple([o for o in observers if o is not self])
-        tokens = OBSERVERS.set(observers), FORMS.set(self.forms)
+        tokens = OBSERVERS.set(observers), *self._set_own()
         try:
             layouts = (
                 gradient_layouts(tree, source_arrays) if resolve else [None] * len(source_arrays)
@@ -266,7 +273,9 @@ class GradientTape(Observer):
         finally:
             OBSERVERS.reset(tokens[0])
             FORMS.reset(tokens[1])
+            LAST.reset(tokens[2])
             self.forms.entries.clear()  # so that each gradient moves what the first one does
+            self.last_gather.release()
 
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]

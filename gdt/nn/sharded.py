@@ -23,7 +23,8 @@ class Sharded:
     kept: the layout between the calls of the model; as the array is used if not given.
     used: the layout in which a call uses the array; replicated if not given. Where it is another
         than `kept`, the array is gathered for the call of its unit (see `LayoutMap`), freed, and
-        gathered again in the backward pass; its gradient is reduced and scattered there.
+        gathered again in the backward pass, but for the unit that is read last; its gradient is
+        reduced and scattered there.
     state: the layout of the gradient, and of what an optimizer keeps for the array; as the array
         is kept if not given. The optimizer then updates a part of the array on each device, and
         gathers the parts.

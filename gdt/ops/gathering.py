@@ -3,7 +3,8 @@ it, and gathered again where a backward pass reads them.
 
 A tape holds the gathered arrays, and what was computed from them alone, such as a transpose. At the
 end of the block all of these are released (`gdt.array.released`): the tape keeps what it takes to
-compute them again, which is the arrays as they are kept.
+compute them again, which is the arrays as they are kept. The gathered arrays that a forward pass
+has read last stay, since the backward pass begins with them (`gdt.array.gathers.LastGather`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gdt.array.moving import move_to_layouts, send_to_layouts
 from gdt.array.released import Recomputation, ReleasedBlocks
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
-from gdt.observe import OBSERVERS, Observer, observing
+from gdt.observe import OBSERVERS, Observer, is_taped, observing
 from gdt.ops.movement import relayout
 from gdt.sharding.layout import Layout
 
@@ -117,18 +118,27 @@ _constrain.vjp(lambda g, out, x, *, layout: _scatter(g, layouts=(x.layout.resolv
 
 
 class _Derived(Observer):
-    """An observer of the ops that compute with gathered arrays alone."""
+    """An observer of the ops that read gathered arrays, and that compute with them alone."""
 
     wants_parts = False
     wants_moves = False
 
-    def __init__(self, arrays: Sequence[DistributedArray]) -> None:
+    def __init__(
+        self,
+        arrays: Sequence[DistributedArray],
+        reader: Recomputation,
+        last: gathers.LastGather | None,
+    ) -> None:
+        self._reader, self._last = reader, last
         self.recomputations: list[Recomputation] = []
         self._own = {id(x): x for x in arrays}  # alive, so that no other has its identity
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         operands = [x for x in args if type(x) is DistributedArray]
-        if not operands or any(id(x) not in self._own for x in operands):
+        own = [x for x in operands if id(x) in self._own]
+        if own and self._last is not None:
+            self._last.read(self._reader)
+        if not own or len(own) < len(operands):
             return
         outs = out if isinstance(out, tuple) else (out,)
         is_pure = isinstance(op, Op) and not op.declaration.donated
@@ -179,14 +189,23 @@ def gathered(
     gradient_layouts: Sequence[Layout],
 ) -> Iterator[tuple[DistributedArray, ...]]:
     """Provide arrays of one mesh in the layouts in which this `with` block uses them; they travel
-    together. Their memory is free after the block.
+    together. Their memory is free after the block; where a tape has seen them read last, when
+    others are gathered, or when the backward pass has used them.
 
     gradient_layouts: the layouts to which the cotangents of the arrays are moved, together, when a
         backward pass leaves the block.
     """
     static = {"layouts": tuple(layouts), "gradient_layouts": tuple(gradient_layouts)}
     wholes = _gather(*arrays, **static)
-    recomputation, derived = Recomputation(_gather, tuple(arrays), static, wholes), _Derived(wholes)
+    recomputation = Recomputation(_gather, tuple(arrays), static, wholes)
+    last, has_tape = gathers.LAST.get(), is_taped()
+    derived = _Derived(wholes, recomputation, last)
+    if last is not None:
+        last.read(recomputation)
+        if not has_tape:
+            # Aliases: a checkpointed function looks for arrays of its own that are still there.
+            gather = gathers.Gather(tuple(arrays), static["layouts"])
+            last.made = gathers.MadeGather(gather, [x._alias() for x in wholes])
     try:
         if OBSERVERS.get():
             with observing(derived):
@@ -194,9 +213,12 @@ def gathered(
         else:
             yield wholes
     finally:
-        postponed = _POSTPONED.get()
-        for each in (recomputation, *derived.recomputations):
-            if postponed is None:
+        if (postponed := _POSTPONED.get()) is not None:
+            postponed += (recomputation, *derived.recomputations)
+        else:
+            for each in derived.recomputations:
                 each.release()
+            if last is not None and last.reader is recomputation and has_tape:
+                last.unreleased = recomputation
             else:
-                postponed.append(each)
+                recomputation.release()

@@ -56,7 +56,7 @@ SCHEMES = {
     ),
     "FSDP": (
         gdt.nn.Sharded(kept="data"),
-        {"all_gather": 5, "reduce_scatter": 3, "all_reduce": 1},
+        {"all_gather": 4, "reduce_scatter": 3, "all_reduce": 1},
         3,
     ),
 }
@@ -77,7 +77,8 @@ def test_schemes_send_what_theory_says_and_learn_the_same(rng, mesh, scheme) -> 
     losses, counter = train(model, x, y, optimizer, function=gdt.function)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     nbytes = sum(p.nbytes for p in model.parameters().values())
-    # The first layer reads its weights forwards only, since x has no gradient.
+    # The first layer reads its weights forwards only, since x has no gradient; those of the last
+    # one are there.
     assert counter.by_kind == kinds
     assert counter.bytes <= times * 3 * nbytes + 2 * 3 * 4
     assert {w.layout.num_shards(0) for w in model.parameters().values()} == {
@@ -150,7 +151,7 @@ def test_trees_of_arrays_are_gathered_by_name(rng) -> None:
     x, _ = batch_on(mesh, rng)
     with gdt.count_collectives() as counter:
         gradients = gdt.grad(loss)(parameters, x)
-    assert counter.by_kind == {"all_gather": 3, "reduce_scatter": 2, "all_reduce": 1}
+    assert counter.by_kind == {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1}
     one = {"layers": [{"weight": gdt.asarray(w)} for w in weights]}
     plain = lambda p, x: gdt.sum(
         gdt.tanh(gdt.tanh(x @ p["layers"][0]["weight"]) @ p["layers"][1]["weight"])
@@ -482,7 +483,9 @@ def test_maps_of_common_models_send_what_theory_says(rng, blocks: int) -> None:
     results = 3 * 2 * 3 * 4 * 32 * 16
     assert replicated[0] == pytest.approx(2 * 4 * (whole + cut), rel=0.01), replicated
     assert split[0] == pytest.approx(results + 2 * (cut + 4 * whole), rel=0.01)
-    assert both[0] == pytest.approx(results + 3 * (cut + 4 * whole), rel=0.05)
+    # Backwards no weights of the first layer, and those of the last one are there.
+    less = 4 * (2 * 16 * 64 + 64 + 4 * 16)
+    assert both[0] == pytest.approx(results + 3 * (cut + 4 * whole) - less, rel=0.01)
     np.testing.assert_allclose([split[1], both[1]], replicated[1], rtol=1e-5)
 
 
