@@ -236,9 +236,10 @@ class KernelBody:
             observer.on_kernel(names, reason)
         return results
 
-    def together(self, *xs: Block, **following: Any) -> Any | None:
+    def together(self, *xs: Block, out: Block, **following: Any) -> Any | None:
         """The results of the kernel where it computes `following`, what follows it, in the same
-        launch; None where it does not run, or not with that. It has run alone before."""
+        launch, in the memory `out`; None where it does not run, or not with that. It has run alone
+        before."""
         kernel = self.kernel
         if isinstance(kernel, Bfloat16Kernel):
             if not kernel.applies:
@@ -246,11 +247,11 @@ class KernelBody:
             kernel = kernel.kernel
         if not self.runs_kernel:
             return None
-        repeated = self.repeat(*xs, *by_position(following))
+        repeated = self.repeat(*xs, *by_position(following), "out", out)
         if repeated is not None:
             return repeated[1]
         try:
-            results, _ = self._launched(kernel, xs, following)
+            results, _ = self._launched(kernel, xs, {"out": out}, following)
         except CompileError:
             raise
         except KernelError:
@@ -292,14 +293,19 @@ class KernelBody:
             return None, "", str(problem).splitlines()[0]
 
     def _launched(
-        self, kernel: Callable[..., Any], xs: Sequence[Block], keywords: Mapping[str, Any]
+        self,
+        kernel: Callable[..., Any],
+        xs: Sequence[Block],
+        out: Mapping[str, Any],
+        following: Mapping[str, Any] = {},
     ) -> tuple[Any, str]:
         """The results of a kernel's function, and the names of what it has launched. The first such
-        calls are prepared to be repeated."""
+        calls are prepared to be repeated. out: the memory to write into."""
         launcher, recording = self.launcher, None
         if CAPTURED.get() is None and self.recorded < MOST_RECORDED:
-            named = by_position(keywords)
-            recording = KernelRecording(launcher.backend, [*xs, *named], sum(map(is_array, named)))
+            to_write = by_position(out)
+            given = [*xs, *by_position(following), *to_write]
+            recording = KernelRecording(launcher.backend, given, sum(map(is_array, to_write)))
             if (facts := recording.facts()) in self.unrepeatable:
                 recording = None
             else:
@@ -307,7 +313,7 @@ class KernelBody:
         launcher.launched.clear()
         token = RECORDING.set(recording)
         try:
-            results = kernel(*xs, **keywords)
+            results = kernel(*xs, **following, **out)
         finally:
             RECORDING.reset(token)
         names = " ".join(dict.fromkeys(map(str, launcher.launched)))

@@ -453,6 +453,28 @@ def test_calls_that_are_not_repeated_leave_others_to_be(
     assert len(recorded) == 2
 
 
+def test_joint_launches_are_repeated(emulated: EmulatedBackend) -> None:
+    """The array that they read beside the operands is not one to write into."""
+    calls = []
+
+    def kernel(launcher: Launcher, x: Block, *, joined: Block = None, out: Block = None) -> Any:
+        calls.append(x)
+        result = plain(launcher, x)
+        return result if joined is None else (result, sum_of(launcher, joined, out))
+
+    body = KernelBody("sum", 1, emulated, kernel, np.sum, {})
+    body(array(1, 2, 3, 5))
+    for n in range(3):
+        x, joined = (np.full((1, 2, 3, 5), n + i, "f4") for i in range(2))
+        out = array(1, 2, 5)
+        results = body.together(x, joined=joined, out=out)
+        assert results is not None
+        assert results[1] is out
+        for result, each in zip(results, (x, joined), strict=True):
+            np.testing.assert_array_equal(result.reshape(1, 2, 5), each.sum(axis=2))
+    assert len(calls) == 2  # alone, and joined
+
+
 def test_a_measured_choice_of_the_body_is_kept(emulated: EmulatedBackend) -> None:
     body = KernelBody(
         "sum", 1, emulated, plain, lambda xp, x: xp.zeros((1, 1)), {}, selectable=True
