@@ -10,12 +10,13 @@ import pytest
 
 
 def covering(**options: Sequence[Any]) -> list[dict[str, Any]]:
-    """Few choices of options in which every pair of values of two options occurs.
+    """Few choices of two options or more in which every pair of values of two occurs.
 
     >>> len(covering(a=[1, 2], b=[1, 2], c=[1, 2]))
     4
     """
     names = list(options)
+    assert len(names) > 1, "one option has no pairs: nothing would be chosen"
     missing = {
         ((a, i), (b, j))
         for a, b in combinations(names, 2)
