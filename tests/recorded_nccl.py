@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.sharding.dtypes import BFLOAT16
+
 from .strict.order import Order
 
 NUMBERS = {
     "INT8": 0, "UINT8": 1, "INT32": 2, "UINT32": 3, "INT64": 4, "UINT64": 5, "FLOAT16": 6,
     "FLOAT32": 7, "FLOAT64": 8, "BFLOAT16": 9,
 }  # fmt: skip
-DTYPES = {number: np.dtype(name.lower()) for name, number in NUMBERS.items() if number < 9}
+DTYPES = {n: BFLOAT16 if n == 9 else np.dtype(name.lower()) for name, n in NUMBERS.items()}
 OPS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3}
 # NCCL's maximum and minimum drop NaN, as C's fmax and fmin do.
 COMBINE = {0: np.add, 1: np.multiply, 2: np.fmax, 3: np.fmin}
