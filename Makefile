@@ -30,7 +30,7 @@ docs: $(VENV)/docs.stamp
 docs-serve: docs
 	$(BIN)/python -m http.server --directory build/docs --bind 127.0.0.1 8000
 
-# Formatting, types, tests and the built wheel (23 minutes). FULL=layouts and so on, below, tests
+# Formatting, types, tests and the built wheel (7 minutes). FULL=layouts and so on, below, tests
 # exhaustively what `make test` holds a covering part of.
 FULLS := layouts kernels cupy networks memory processes docs torch conformance keras fuzz soak
 ifdef FULL
