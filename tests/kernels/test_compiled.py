@@ -277,8 +277,8 @@ def test_kernels_are_made_of_the_expected_instructions(file: str, arch: str, ste
         assert not [o for o in found if re.fullmatch(r"F2FP?\..*\b(RZ|RM|RP)\b.*", o)], expression
         if kernel in ("matmul_simt", "matmul_wgmma"):  # products wait for no elements
             loop = opcodes(product_loop(code[symbol]))
-            assert any(o.startswith(("FFMA", "HGMMA")) for o in loop), expression
-            slow = [o for o in loop if re.match(r"LDG|STG|LDS(?!\.128)|STS|MEMBAR", o)]
+            assert any(o.startswith(("FFMA", "DFMA", "HGMMA")) for o in loop), expression
+            slow = [o for o in loop if re.match(r"LDG|STG|LDS(?!(\.U)?\.128)|STS|MEMBAR", o)]
             assert not slow, expression
         if kernel == "matmul_wgmma":
             is_stored = bool(re.search(STORED, code[symbol], re.S))
