@@ -46,7 +46,9 @@ template <typename T, int WIDTH> struct Tile {
   template <int ROWS>
   static __device__ __forceinline__ void fetch(T* tile, const T* x, int rows, int width) {
     constexpr int PACKS = WIDTH / PER_PACK<T>;
-#pragma unroll 4
+    // With the most sums in registers, addresses of several copies would not fit beside them.
+    constexpr int AT_ONCE = WIDTH == NARROW ? 1 : 4;
+#pragma unroll AT_ONCE
     for (int i = threadIdx.x; i < ROWS * PACKS; i += THREADS) {
       const int row = i / PACKS, column = i % PACKS * PER_PACK<T>;
       const bool inside = row < rows && column < width;
