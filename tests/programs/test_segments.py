@@ -42,6 +42,21 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     assert not engine.CUPY.order.faults
 
 
+def training_step(
+    loss: Callable[[Any, DistributedArray], DistributedArray],
+    weights: dict[str, DistributedArray],
+    optimizer: gdt.optim.Optimizer,
+) -> Callable[[DistributedArray], DistributedArray]:
+    """A step that updates weights by the gradient of a loss, and returns the loss."""
+
+    def step(x: DistributedArray) -> DistributedArray:
+        value, gradients = gdt.value_and_grad(loss)(weights, x)
+        optimizer.update(weights, gradients)
+        return value
+
+    return step
+
+
 def segments_of(step: Function) -> list[list[str]]:
     """The names of the instructions in each piece of a step; in capitals, those in which the host
     waits."""
@@ -241,12 +256,7 @@ def test_gradients_in_buckets_are_sent_beside_the_graphs(
             h = gdt.tanh(gdt.tanh(x * w["a"]) * w["b"])
             return gdt.mean((h * w["c"] - 1) ** 2)
 
-        def step(x: DistributedArray) -> DistributedArray:
-            value, gradients = gdt.value_and_grad(loss)(weights, x)
-            optimizer.update(weights, gradients)
-            return value
-
-        return weights, wrap(step)
+        return weights, wrap(training_step(loss, weights, optimizer))
 
     rng = np.random.default_rng(0)
     batches = [gdt.asarray(rng.standard_normal((8, 8)), layout=rows) for _ in range(7)]
@@ -441,12 +451,7 @@ def test_more_arrays_than_one_kernel_joins_are_sent_together(gpus: Mesh) -> None
         def loss(w: Any, x: DistributedArray) -> DistributedArray:
             return gdt.mean(gdt.concatenate([x[:, : a.shape[0]] * a for a in w.values()], 1) ** 2)
 
-        def step(x: DistributedArray) -> DistributedArray:
-            value, gradients = gdt.value_and_grad(loss)(weights, x)
-            optimizer.update(weights, gradients)
-            return value
-
-        return weights, wrap(step)
+        return weights, wrap(training_step(loss, weights, optimizer))
 
     rng = np.random.default_rng(0)
     (weights, step), (others, as_written) = training(gdt.function), training(lambda f: f)
